@@ -1,0 +1,149 @@
+"""The environment is built from locks, and a half-built one is repaired, not trusted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import environment as env
+
+LOCK = "alpha==1.0 \\\n    --hash=sha256:00\nBeta.Two[x]==2.1 ; python_version > '3'\n# gamma==3\n"
+SERIES = '[base]\nversion = "0.5.23"\n[base.wheels]\n'
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> env.Layout:
+    """A repository with a lock and a whole, if hollow, environment."""
+    root = tmp_path / "repo"
+    lay = env.Layout(root, root / ".venv")
+    for d in (root / "patches", lay.lock.parent, lay.site, lay.venv / "bin"):
+        d.mkdir(parents=True)
+    lay.lock.write_text(LOCK)
+    (root / "patches" / "series.toml").write_text(SERIES)
+    (root / "patches" / "__init__.py").touch()
+    (root / "patches" / "__main__.py").write_text("raise SystemExit(0)\n")
+    for name in ("alpha-1.0", "beta_two-2.1"):
+        (lay.site / f"{name}.dist-info").mkdir()
+        (lay.site / f"{name}.dist-info" / "RECORD").touch()
+    lay.python.symlink_to(sys.executable)
+    (lay.venv / "bin" / "sparkserve").touch()
+    lay.stamp.write_text(json.dumps({"inputs": env.inputs_digest(lay)}))
+    return lay
+
+
+def test_lock_names_are_normalised_and_comments_ignored():
+    assert env.locked_names(LOCK) == {"alpha", "beta_two"}
+
+
+def test_the_development_locks_pin_the_engine_but_not_sglang_itself():
+    root = Path(env.__file__).parents[1]
+    for lock in (root / "docker" / "locks").glob("dev-*.txt"):
+        names = env.locked_names(lock.read_text())
+        assert {"torch", "flashinfer_python", "nvidia_modelopt", "pytest"} <= names, lock.name
+        assert "sglang" not in names, lock.name
+
+
+def test_whole_environment_is_trusted(layout):
+    assert env.whole(layout) is None
+
+
+def test_no_stamp_is_half_built(layout):
+    layout.stamp.unlink()
+    assert "did not finish" in (env.whole(layout) or "")
+
+
+def test_changed_lock_or_patch_is_noticed(layout):
+    layout.lock.write_text(LOCK + "delta==1\n")
+    assert "changed" in (env.whole(layout) or "")
+    layout.lock.write_text(LOCK)
+    assert env.whole(layout) is None
+    (layout.root / "patches" / "0001-x.patch").write_text("new\n")
+    assert "changed" in (env.whole(layout) or "")
+
+
+def test_package_without_record_is_noticed(layout):
+    (layout.site / "beta_two-2.1.dist-info" / "RECORD").unlink()
+    assert "beta_two" in (env.whole(layout) or "")
+
+
+def test_damaged_stamp_is_noticed(layout):
+    layout.stamp.write_text("{")
+    assert "stamp" in (env.whole(layout) or "")
+
+
+def test_changed_engine_is_noticed(layout):
+    (layout.root / "patches" / "__main__.py").write_text("raise SystemExit(1)\n")
+    assert "engine" in (env.whole(layout) or "")
+
+
+def test_wrong_python_is_one_line(layout, monkeypatch):
+    monkeypatch.setattr(env.sys, "version_info", (3, 10, 4, "final", 0))
+    with pytest.raises(env.SetupError, match=r"Python 3\.10\.4 .* use Python 3\.11 or 3\.12") as e:
+        env.preflight(layout)
+    assert e.value.code == env.BAD_CONFIG
+
+
+def test_full_disk_is_refused_before_anything_is_installed(layout, monkeypatch):
+    layout.site.rename(layout.site.with_name("gone"))
+    monkeypatch.setattr(env.shutil, "disk_usage", lambda _p: type("U", (), {"free": 10**9})())
+    with pytest.raises(env.SetupError, match="SPARKSERVE_VENV") as e:
+        env.preflight(layout)
+    assert e.value.code == env.CANNOT_WRITE
+
+
+def test_base_wheel_with_other_bytes_is_fetched_again(layout, monkeypatch):
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    name = f"sglang-0.5.23-{tag}-{tag}-manylinux_2_34_{env.platform.machine()}.whl"
+    good = env.hashlib.sha256(b"good").hexdigest()
+    (layout.root / "patches" / "series.toml").write_text(SERIES + f'"{name}" = "{good}"\n')
+    layout.wheels.mkdir(parents=True)
+    (layout.wheels / name).write_bytes(b"evil")
+    asked = []
+
+    def download(argv, _layout, **_kw):
+        asked.append([str(a) for a in argv])
+        assert f"--hash=sha256:{good}" in (layout.wheels / "base.txt").read_text()
+        (layout.wheels / name).write_bytes(b"good")
+        return 0
+
+    monkeypatch.setattr(env, "run", download)
+    assert env.fetch_base_wheel(layout).read_bytes() == b"good"
+    assert "--require-hashes" in asked[0]
+    env.fetch_base_wheel(layout)
+    assert len(asked) == 1, "a wheel with the pinned hash is not fetched again"
+
+
+def test_second_build_of_a_whole_environment_does_nothing(layout, monkeypatch):
+    monkeypatch.setattr(env, "create_venv", lambda _l: pytest.fail("rebuilt"))
+    monkeypatch.setattr(env, "NEED_BYTES", 0)
+    assert env.build(layout) is False
+
+
+def test_interrupted_build_leaves_no_stamp(layout, monkeypatch):
+    layout.lock.write_text(LOCK + "delta==1\n")
+    monkeypatch.setattr(env, "NEED_BYTES", 0)
+    monkeypatch.setattr(env, "create_venv", lambda _l: None)
+
+    def fails(_layout):
+        raise env.SetupError(env.UNAVAILABLE, "no index")
+
+    monkeypatch.setattr(env, "install_locked", fails)
+    with pytest.raises(env.SetupError):
+        env.build(layout)
+    assert "did not finish" in (env.whole(layout) or "")
+
+
+def test_runs_on_the_standard_library_alone():
+    root = Path(env.__file__).parents[1]
+    argv = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        f"import sys; sys.path.insert(0, {str(root)!r}); import launch.environment",
+    ]
+    assert subprocess.run(argv, check=False).returncode == 0
