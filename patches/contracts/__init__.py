@@ -1,0 +1,1 @@
+"""One contract file per patch; `support.py` and `tiny_models.py` are shared by them."""
