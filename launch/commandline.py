@@ -1,0 +1,105 @@
+"""From what an operator typed to the engine's command: the edge that looks up machine, presets and places."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch import machine as machines
+from launch import paths
+from launch.errors import ConfigError, UsageError
+from launch.preset import Preset, Status
+from launch.registry import Registry
+from launch.render import Command, Places, argv
+from launch.resolve import Resolved, resolve
+
+DEFAULT_WITHOUT_GPU = "tiny-w4a4-dflash2"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What will be started, and what the operator should know about the choice."""
+
+    resolved: Resolved
+    command: Command
+    notes: tuple[str, ...]
+
+
+def places() -> Places:
+    """The engine's interpreter is SPARKSERVE_ENGINE_PYTHON, else the one running this."""
+    python = os.environ.get("SPARKSERVE_ENGINE_PYTHON") or sys.executable
+    return Places(python, paths.fixtures_dir(), paths.cpu_engine_dir())
+
+
+def choose(
+    preset: str | None, machine: str | None, registry: Registry | None = None
+) -> tuple[Resolved, tuple[str, ...]]:
+    """The preset on the machine class, with notes about what was chosen for the operator.
+
+    Raises UsageError (unknown names, no default on a GPU machine), ConfigError (a known-bad preset).
+    """
+    registry = registry or Registry()
+    notes: list[str] = []
+    loaded = registry.load(preset) if preset is not None else None
+    if machine is None:
+        found = machines.detect()
+        machine = found.name
+        what = f"{found.gpus[0].name} ({found.source})" if found.gpus else found.source
+        notes.append(f"machine class {machine}: {what}")
+    else:
+        machine = machines.by_name(machine).name
+    if loaded is None:
+        if machine != "cpu":
+            raise UsageError(
+                f"name a preset; for {machine}: {', '.join(_for_machine(registry, machine)) or 'none'}"
+            )
+        loaded = registry.load(DEFAULT_WITHOUT_GPU)
+        notes.append(f"no preset named and no GPU found: serving the fixture {DEFAULT_WITHOUT_GPU}")
+    if loaded.status is Status.KNOWN_BAD:
+        instead = f"; use {loaded.instead}" if loaded.instead else ""
+        raise ConfigError(f"preset {loaded.name} is known to be bad: {loaded.why}{instead}")
+    if machine == "cpu" and "cpu" not in loaded.machine:
+        raise UsageError(
+            f"preset {loaded.name} needs a GPU ({', '.join(loaded.machine)}) and none was found here; "
+            f"without one, serve {DEFAULT_WITHOUT_GPU}, "
+            f"or look at the command with --machine {loaded.default_machine} --print"
+        )
+    return computed(resolve(loaded, machine)), tuple(notes)
+
+
+def computed(resolved: Resolved) -> Resolved:
+    """Fill in what a preset leaves to computation."""
+    return resolved
+
+
+def command_for(
+    preset: str | None,
+    machine: str | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 30000,
+    served_model_name: str | None = None,
+    config_file: Path | None = None,
+    extra: Sequence[str] = (),
+) -> Launch:
+    resolved, notes = choose(preset, machine)
+    command = argv(
+        resolved,
+        places(),
+        host=host,
+        port=port,
+        served_model_name=served_model_name,
+        config_file=config_file,
+        extra=extra,
+    )
+    return Launch(resolved, command, notes)
+
+
+def _for_machine(registry: Registry, machine: str) -> list[str]:
+    def serves(preset: Preset) -> bool:
+        return machine in preset.machine and preset.status is not Status.KNOWN_BAD
+
+    return [p.name for p in registry.load_all() if serves(p)]

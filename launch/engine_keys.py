@@ -1,0 +1,65 @@
+"""What a preset may say under [engine]: typed against the engine's flags, minus what the launcher sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launch.errors import ConfigError
+from launch.flags import FlagTable, load_flags
+from launch.preset import COMPUTED, Preset
+
+# Keys with one owner elsewhere. A second place to say it would be a second truth.
+OWNED = {
+    "model_path": "[target] gives the checkpoint",
+    "revision": "[target] gives the revision",
+    "host": "serve --host sets it",
+    "port": "serve --port sets it",
+    "api_key": "a secret never stands in a preset; use serve --api-key-file",
+    "admin_api_key": "a secret never stands in a preset; use serve --api-key-file",
+    "ssl_keyfile_password": "a secret never stands in a preset",
+    "config": "a preset is the configuration",
+    "served_model_name": "the preset's name is served; change it with serve --served-model-name",
+    "speculative_algorithm": "[draft] algorithm sets it",
+    "speculative_draft_model_path": "[draft] gives the checkpoint",
+    "speculative_draft_model_revision": "[draft] gives the revision",
+    "speculative_draft_model_quantization": "[draft] quantization sets it",
+    "speculative_num_draft_tokens": "[draft] tokens sets it",
+    "speculative_dflash_block_size": "[draft] tokens sets it",
+}
+
+# Valid for the parser, wrong for what we serve; with the reason.
+DENIED = {
+    "speculative_draft_window_size": (
+        "it kills the scheduler with DFlash2 drafts (pangoleen); the draft's own window applies"
+    ),
+    "quantization": (
+        "leave it out: the checkpoint declares its quantization, and a plain draft would inherit "
+        "the value given here"
+    ),
+}
+
+
+def check_engine(preset: Preset, table: FlagTable | None = None) -> None:
+    """Raise ConfigError when a key or value of the preset is not one the pinned engine takes."""
+    flags = table or load_flags()
+    _check(flags, preset.engine, "engine")
+    for name, override in preset.machine.items():
+        _check(flags, override.engine, f"machine.{name}")
+    for where, env in [
+        ("env", preset.env),
+        *((f"machine.{n}.env", o.env) for n, o in preset.machine.items()),
+    ]:
+        for variable in env:
+            if any(word in variable.upper() for word in ("TOKEN", "SECRET", "PASSWORD", "API_KEY")):
+                raise ConfigError(f"{where}.{variable}: a secret never stands in a preset; pass it as a file")
+
+
+def _check(flags: FlagTable, engine: Mapping[str, object], where: str) -> None:
+    for key, value in engine.items():
+        if key in OWNED:
+            raise ConfigError(f"{where}.{key}: {OWNED[key]}")
+        if key in DENIED:
+            raise ConfigError(f"{where}.{key}: {DENIED[key]}")
+        if key == "mamba_full_memory_ratio" and value == COMPUTED:
+            continue
+        flags.check(key, value, where)
