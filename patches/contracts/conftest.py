@@ -22,6 +22,9 @@ from patches.contracts import support
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    expected = os.environ.get("SPARK_CONTRACT_ENGINE")
+    if expected and Path(support.engine_location()).resolve() != Path(expected).resolve():
+        pytest.exit(f"the engine under test is {support.engine_location()}, not {expected}", returncode=4)
     config.addinivalue_line(
         "markers", "guard: the default path is unchanged; passes on the released engine too"
     )
@@ -32,6 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in Path(item.path).parents:
             item.add_marker(pytest.mark.contract)
+            if item.get_closest_marker("guard"):
+                item.user_properties.append(("guard", "yes"))  # read by `python -m patches contracts`
 
 
 def pytest_report_header() -> str:
