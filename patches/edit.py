@@ -20,6 +20,7 @@ from patches.wheelfile import Members
 
 _SUBJECT = re.compile(r"^([A-Z]{1,3}\d{2}): (\S.*)$")
 _ENTRY = re.compile(r"^\[\[patch\]\]\s*(#.*)?$")
+_STOP_WORDS = {"a", "an", "and", "as", "for", "is", "it", "its", "of", "or", "s", "that", "the", "to", "what"}
 _TABLE = re.compile(r"^\[")
 
 
@@ -33,7 +34,7 @@ def blocks(text: str) -> tuple[str, list[str]]:
             while start and lines[start - 1].startswith("#"):
                 start -= 1
             starts.append(start)
-    ends = [*starts[1:], len(lines)]
+    ends = [*starts[1:], len(lines)][: len(starts)]
     head = "".join(lines[: starts[0]] if starts else lines)
     return head, ["".join(lines[a:b]) for a, b in zip(starts, ends, strict=True)]
 
@@ -119,9 +120,9 @@ def _git(repo: Path, *args: str) -> bytes:
     return done.stdout
 
 
-def slug(title: str, words: int = 6) -> str:
-    """`Cast draft hiddens to …` -> cast-draft-hiddens-to; for patch file names."""
-    parts = re.findall(r"[a-z0-9]+", title.lower())
+def slug(title: str, words: int = 5) -> str:
+    """`One head gate for every layout` -> one-head-gate-every-layout; for patch file names."""
+    parts = [w for w in re.findall(r"[a-z0-9]+", title.lower()) if w not in _STOP_WORDS]
     return "-".join(parts[:words]) or "patch"
 
 

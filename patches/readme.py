@@ -14,7 +14,7 @@ _REPOS = {
     "modelopt": "NVIDIA/Model-Optimizer",
     "vllm": "vllm-project/vllm",
 }
-_REF = re.compile(r"\b(" + "|".join(_REPOS) + r")#(\d+)")
+_REF = re.compile(r"(?:[\w-]+/)?\b(" + "|".join(_REPOS) + r")#(\d+)", re.IGNORECASE)
 
 _HEAD = """# What we carry on SGLang {version}, and why
 
@@ -97,7 +97,9 @@ def _cell(text: str) -> str:
 
 
 def _link(ref: str) -> str:
-    return _REF.sub(lambda m: f"[{m[1]}#{m[2]}](https://github.com/{_REPOS[m[1]]}/issues/{m[2]})", ref)
+    return _REF.sub(
+        lambda m: f"[{m[1]}#{m[2]}](https://github.com/{_REPOS[m[1].lower()]}/issues/{m[2]})", ref
+    )
 
 
 def _table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -38,6 +38,16 @@ __all__ = [
     "spawn_ranks",
 ]
 
+_GROUPS = {
+    "world_group": "_WORLD",
+    "tp_group": "_TP",
+    "pp_group": "_PP",
+    "moe_ep_group": "_MOE_EP",
+    "moe_dp_group": "_MOE_DP",
+    "moe_tp_group": "_MOE_TP",
+    "attn_tp_group": "_ATTN_TP",
+    "attn_cp_group": "_ATTN_CP",
+}
 _NO_FILL = ("cos_sin_cache",)  # buffers made into parameters by nobody; kept out of the sentinel fill
 
 
@@ -90,29 +100,14 @@ def publish_args(model_path: str | Path = "dummy", *, world_rank: int = 0, **fie
             "mem_fraction_static": 0.5,
         }.items():
             fields.setdefault(key, value)
-    groups = {
-        name: handle
-        for name in ("tp_group", "pp_group", "attn_tp_group", "attn_cp_group", "moe_ep_group", "moe_tp_group")
-        if (handle := _live_group(name)) is not None
-    }
     reset_context()
     args = ServerArgs(model_path=str(model_path), **fields)
     publish(args, role="test", ranks=SpawnRanks(world_rank=world_rank, gpu_id=0))
-    if parallel_state._WORLD is not None:
-        groups["world_group"] = parallel_state._WORLD
-    if groups:
-        get_parallel().override_permanently(**groups)
+    # The context forgets the groups on a reset; the module that built them still has them.
+    groups = {name: getattr(parallel_state, g, None) for name, g in _GROUPS.items()}
+    if groups["tp_group"] is None or groups["tp_group"].world_size == get_parallel().tp_size:
+        get_parallel().override_permanently(**{n: g for n, g in groups.items() if g is not None})
     return args
-
-
-def _live_group(name: str) -> Any:
-    """A group handle the context holds, or None; the context forgets them on reset."""
-    from sglang.srt.runtime_context import get_parallel
-
-    try:
-        return getattr(get_parallel(), name)
-    except Exception:  # not built or nothing published yet: the engine has no question for that
-        return None
 
 
 def init_engine(rank: int = 0, world: int = 1, port: int | None = None, **fields: Any) -> Any:

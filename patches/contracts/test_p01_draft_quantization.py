@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 
 import pytest
+
 from patches.contracts import support
 from patches.contracts import tiny_models as T
 

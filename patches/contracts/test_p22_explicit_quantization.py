@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+
 from patches.contracts import support
 from patches.contracts import tiny_models as T
 
