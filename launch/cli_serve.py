@@ -1,33 +1,135 @@
-"""`sparkserve serve`."""
+"""`sparkserve serve`: options, the ready line, and what is printed where (words on stderr, results on stdout)."""
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from launch.commandline import Launch
+
+DEFAULT_PORT = 30000
 
 
 def register(app: typer.Typer) -> None:
     app.command()(serve)
 
 
-def serve(
+def serve(  # noqa: PLR0917  typer reads the options from the signature
     preset: Annotated[
-        str | None, typer.Argument(help="Preset name; without a GPU the fixture is the default.")
+        str | None, typer.Argument(help="Preset; without a GPU a fixture is the default.")
     ] = None,
-    machine: Annotated[
-        str | None, typer.Option("--machine", help="Machine class; default: this machine's.")
-    ] = None,
+    machine: Annotated[str | None, typer.Option("--machine", help="Class; default: this machine's.")] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 30000,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = DEFAULT_PORT,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change an engine key by hand.")
+    ] = None,
+    served_model_name: Annotated[
+        str | None, typer.Option("--served-model-name", help="Name clients ask for; default: the preset's.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", help="File with the key clients must send.")
+    ] = None,
+    log_file: Annotated[
+        Path | None, typer.Option("--log-file", help="The engine's log; default: in the state folder.")
+    ] = None,
+    boot_timeout: Annotated[
+        float, typer.Option("--boot-timeout", min=1, help="Seconds until it must have answered.")
+    ] = 3600,
     print_only: Annotated[bool, typer.Option("--print", help="Print the command line and exit.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the engine's whole log.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Serve a preset: start the engine, say when it answers, stop it cleanly."""
-    from launch.commandline import command_for
+    """Serve a preset: start the engine, say when it answers, stop every process of it on Ctrl-C."""
+    from launch.commandline import check_places, command_for, places
 
-    command = command_for(preset, machine, host=host, port=port).command
+    name = served_model_name
+
+    def launch(config_file: Path | None) -> Launch:
+        return command_for(
+            preset,
+            machine,
+            host=host,
+            port=port,
+            served_model_name=name,
+            config_file=config_file,
+            settings=settings or (),
+        )
+
     if print_only:
-        typer.echo(command.lines(), nl=False)
+        config = Path("API-KEY-FILE.yaml") if api_key_file else None
+        _print(launch(config), as_json)
         return
-    sys.exit(0)
+
+    from launch import serve as runner
+    from launch.paths import state_dir
+
+    key = runner.read_api_key(api_key_file) if api_key_file else None
+    with runner.key_config(key) as config:
+        started = launch(config)
+        for note in started.notes:
+            typer.echo(note, err=True)
+        check_places(started.resolved, places())
+        model = name or started.resolved.preset.name
+        log = log_file or state_dir() / "logs" / f"{started.resolved.preset.name}-{port}.log"
+        typer.echo(f"starting {model} on {started.resolved.machine.name}; engine log: {log}", err=True)
+
+        def on_ready(seconds: float) -> None:
+            if config is not None:
+                config.unlink(missing_ok=True)
+            typer.echo(
+                ready_text(host, port, model=model, seconds=seconds, key=key is not None, as_json=as_json)
+            )
+            sys.stdout.flush()
+
+        runner.run(
+            started.command,
+            runner.Options(
+                host=host,
+                port=port,
+                model=model,
+                log_file=log,
+                api_key=key,
+                boot_timeout_s=boot_timeout,
+                echo=verbose,
+                on_ready=on_ready,
+            ),
+        )
+
+
+def _print(started: Launch, as_json: bool) -> None:
+    command = started.command
+    if as_json:
+        data = {
+            "preset": started.resolved.preset.name,
+            "digest": started.resolved.preset.digest,
+            "machine": started.resolved.machine.name,
+            "argv": list(command.argv),
+            "env": dict(command.env),
+            "unset": list(command.unset),
+            "notes": list(started.notes),
+        }
+        typer.echo(json.dumps(data, indent=2))
+        return
+    for note in started.notes:
+        typer.echo(note, err=True)
+    typer.echo(command.lines(), nl=False)
+
+
+def ready_text(host: str, port: int, *, model: str, seconds: float, key: bool, as_json: bool) -> str:
+    """The ready line with URL and a curl example, or one JSON object."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    url = f"http://{shown}:{port}"
+    if as_json:
+        return json.dumps({"event": "ready", "url": url, "model": model, "seconds": round(seconds, 1)})
+    header = ' -H "Authorization: Bearer $(cat KEY_FILE)"' if key else ""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64})
+    return (
+        f"ready after {seconds:.0f} s: {url}/v1 serves {model}; stop with Ctrl-C\n"
+        f"  curl {url}/v1/chat/completions{header} -H 'Content-Type: application/json' -d '{body}'"
+    )

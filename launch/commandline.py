@@ -10,6 +10,7 @@ from pathlib import Path
 
 from launch import machine as machines
 from launch import paths
+from launch.engine_keys import parse_settings
 from launch.errors import ConfigError, UsageError
 from launch.preset import Preset, Status
 from launch.registry import Registry
@@ -35,7 +36,10 @@ def places() -> Places:
 
 
 def choose(
-    preset: str | None, machine: str | None, registry: Registry | None = None
+    preset: str | None,
+    machine: str | None,
+    registry: Registry | None = None,
+    settings: Sequence[str] = (),
 ) -> tuple[Resolved, tuple[str, ...]]:
     """The preset on the machine class, with notes about what was chosen for the operator.
 
@@ -67,7 +71,10 @@ def choose(
             f"without one, serve {DEFAULT_WITHOUT_GPU}, "
             f"or look at the command with --machine {loaded.default_machine} --print"
         )
-    return computed(resolve(loaded, machine)), tuple(notes)
+    overrides = parse_settings(settings)
+    if overrides:
+        notes.append(f"changed by hand, so no report of this preset applies: {', '.join(overrides)}")
+    return computed(resolve(loaded, machine, overrides)), tuple(notes)
 
 
 def computed(resolved: Resolved) -> Resolved:
@@ -83,9 +90,10 @@ def command_for(
     port: int = 30000,
     served_model_name: str | None = None,
     config_file: Path | None = None,
-    extra: Sequence[str] = (),
+    settings: Sequence[str] = (),
 ) -> Launch:
-    resolved, notes = choose(preset, machine)
+    """`choose`, then the engine's command on this machine's places."""
+    resolved, notes = choose(preset, machine, settings=settings)
     command = argv(
         resolved,
         places(),
@@ -93,9 +101,27 @@ def command_for(
         port=port,
         served_model_name=served_model_name,
         config_file=config_file,
-        extra=extra,
     )
     return Launch(resolved, command, notes)
+
+
+def check_places(resolved: Resolved, where: Places) -> None:
+    """Raise ConfigError when something the command points at is not there yet, with the command that makes it."""
+    checkpoints = [resolved.preset.target, *([resolved.preset.draft] if resolved.preset.draft else [])]
+    for checkpoint in checkpoints:
+        if checkpoint.fixture is None:
+            continue
+        folder = where.fixtures / checkpoint.fixture
+        if not (folder / "config.json").is_file():
+            raise ConfigError(
+                f"{folder}: the fixture checkpoint is not built; run `sparkserve fixtures build` "
+                "(or set SPARKSERVE_FIXTURES)"
+            )
+    if resolved.machine.name == "cpu" and not where.cpu_engine.is_dir():
+        raise ConfigError(
+            f"{where.cpu_engine}: the CPU engine is not there; set SPARKSERVE_CPU_ENGINE "
+            "(the GPU image does not carry it)"
+        )
 
 
 def _for_machine(registry: Registry, machine: str) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 
-from launch.errors import ConfigError
-from launch.flags import FlagTable, load_flags
-from launch.preset import COMPUTED, Preset
+from launch.errors import ConfigError, UsageError
+from launch.flags import FlagTable, label, load_flags
+from launch.preset import COMPUTED, EngineValue, Preset
 
 # Keys with one owner elsewhere. A second place to say it would be a second truth.
 OWNED = {
@@ -42,9 +43,9 @@ DENIED = {
 def check_engine(preset: Preset, table: FlagTable | None = None) -> None:
     """Raise ConfigError when a key or value of the preset is not one the pinned engine takes."""
     flags = table or load_flags()
-    _check(flags, preset.engine, "engine")
+    check_keys(flags, preset.engine, "engine")
     for name, override in preset.machine.items():
-        _check(flags, override.engine, f"machine.{name}")
+        check_keys(flags, override.engine, f"machine.{name}")
     for where, env in [
         ("env", preset.env),
         *((f"machine.{n}.env", o.env) for n, o in preset.machine.items()),
@@ -54,12 +55,33 @@ def check_engine(preset: Preset, table: FlagTable | None = None) -> None:
                 raise ConfigError(f"{where}.{variable}: a secret never stands in a preset; pass it as a file")
 
 
-def _check(flags: FlagTable, engine: Mapping[str, object], where: str) -> None:
+def check_keys(flags: FlagTable, engine: Mapping[str, object], where: str) -> None:
+    """The same for one table of engine keys."""
     for key, value in engine.items():
         if key in OWNED:
-            raise ConfigError(f"{where}.{key}: {OWNED[key]}")
+            raise ConfigError(f"{label(where, key)}: {OWNED[key]}")
         if key in DENIED:
-            raise ConfigError(f"{where}.{key}: {DENIED[key]}")
+            raise ConfigError(f"{label(where, key)}: {DENIED[key]}")
         if key == "mamba_full_memory_ratio" and value == COMPUTED:
             continue
         flags.check(key, value, where)
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, EngineValue]:
+    """`key=value` words of `serve --set`, values as TOML (a bare word is a string), checked like a preset's keys.
+
+    Raises UsageError for a word without `=`, ConfigError for what the engine would not take.
+    """
+    parsed: dict[str, EngineValue] = {}
+    for word in settings:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise UsageError(f"--set {word}: write key=value, e.g. --set mem_fraction_static=0.6")
+        key = key.strip().lstrip("-").replace("-", "_")
+        try:
+            value = tomllib.loads(f"v = {text}")["v"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        parsed[key] = value
+    check_keys(load_flags(), parsed, "--set")
+    return parsed

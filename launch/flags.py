@@ -79,11 +79,11 @@ class FlagTable:
             raise self._unknown(key, where)
         if flag.deprecated:
             raise FlagError(
-                f"{where}.{key}: {flag.flag} is deprecated in sglang {self.version}; use {flag.deprecated}"
+                f"{label(where, key)}: {flag.flag} is deprecated in sglang {self.version}; use {flag.deprecated}"
             )
         problem = _value_problem(flag, value)
         if problem:
-            raise FlagError(f"{where}.{key}: {problem}")
+            raise FlagError(f"{label(where, key)}: {problem}")
 
     def check_all(self, engine: Mapping[str, object], where: str = "engine") -> None:
         for key, value in engine.items():
@@ -94,18 +94,25 @@ class FlagTable:
         if name in REMOVED:
             removed = REMOVED[name]
             return FlagError(
-                f"{where}.{key}: {name} was removed before sglang {self.version}; {removed.advice}"
+                f"{label(where, key)}: {name} was removed before sglang {self.version}; {removed.advice}"
             )
         alias = self.by_name.get(name)
         if alias is not None:
-            return FlagError(f"{where}.{key}: write {alias.key} (the flag is {alias.flag})", (alias.key,))
+            return FlagError(
+                f"{label(where, key)}: write {alias.key} (the flag is {alias.flag})", (alias.key,)
+            )
         nearest = tuple(self.by_name[n].key for n in self.nearest(key))
         hint = (
             f"; nearest: {', '.join(nearest)}"
             if nearest
             else "; see launch/engine_flags.json for what it has"
         )
-        return FlagError(f"{where}.{key}: sglang {self.version} has no flag {name}{hint}", nearest)
+        return FlagError(f"{label(where, key)}: sglang {self.version} has no flag {name}{hint}", nearest)
+
+
+def label(where: str, key: str) -> str:
+    """How an error names a key: `machine.gb10-128.page_size` in a preset, `--set page_size` on the command line."""
+    return f"{where} {key}" if where.startswith("-") else f"{where}.{key}"
 
 
 def _value_problem(flag: Flag, value: object) -> str | None:

@@ -48,10 +48,18 @@ CLASSES: dict[str, MachineClass] = {
         MachineClass(
             "cpu",
             "no GPU: reference numerics, fixture checkpoints only",
-            engine={"device": "cpu", "kv_cache_dtype": "bf16"},
-            # The engine's own is_cpu() asks only for the first; DFLASH has torch.compile helpers that would
-            # want a C++ compiler at run time.
-            env={"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"},
+            engine={"device": "cpu", "attention_backend": "torch_native", "kv_cache_dtype": "bf16"},
+            env={
+                # The engine's is_cpu() asks only this, whatever --device says.
+                "SGLANG_USE_CPU_ENGINE": "1",
+                # DFLASH has torch.compile helpers that would want a C++ compiler at run time.
+                "TORCHDYNAMO_DISABLE": "1",
+                # A CUDA kernel in Qwen3.5's MLP; the reference layers take plain activations.
+                "SGLANG_DISABLE_SILU_FP4_QUANT_FUSION": "1",
+                "HF_HUB_OFFLINE": "1",
+                "TOKENIZERS_PARALLELISM": "false",
+                "OMP_NUM_THREADS": "1",
+            },
         ),
     )
 }

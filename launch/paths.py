@@ -35,7 +35,7 @@ def fixtures_dir() -> Path:
 
 def cpu_engine_dir() -> Path:
     """The folder put on PYTHONPATH to run the engine without a GPU (reference numerics)."""
-    return _from_env("SPARKSERVE_CPU_ENGINE", repo_root() / "smoke" / "cpu_engine")
+    return _from_env("SPARKSERVE_CPU_ENGINE", repo_root() / "smoke" / "cpu_engine" / "shadow")
 
 
 def cache_dir() -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,12 +68,11 @@ def argv(
     port: int = 30000,
     served_model_name: str | None = None,
     config_file: Path | None = None,
-    extra: Sequence[str] = (),
 ) -> Command:
     """The engine's command line.
 
-    `config_file` is a YAML file the engine merges in (the API key travels that way, never in argv). `extra`
-    words come last and win. Raises ConfigError when a value that must be computed is not.
+    `config_file` is a YAML file the engine merges in (the API key travels that way, never in argv).
+    Raises ConfigError when a value that must be computed is not.
     """
     preset, draft = resolved.preset, resolved.preset.draft
     words = [places.python, "-m", "sglang.launch_server"]
@@ -99,7 +98,6 @@ def argv(
                 f"{preset.name}: mamba_full_memory_ratio is still {COMPUTED!r}; compute it before argv"
             )
         words += render_flag(flags.by_key[key], value)
-    words += extra
     env = dict(resolved.env)
     # sglang's start spawns three interpreters; without bytecode each compiles it anew (90 s instead of 29 s).
     unset = ("PYTHONDONTWRITEBYTECODE",)

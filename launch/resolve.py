@@ -25,8 +25,10 @@ class Resolved:
         return f"{self.preset.name}@{self.machine.name}"
 
 
-def resolve(preset: Preset, machine: str) -> Resolved:
-    """Class defaults, then the preset, then the preset's table for the class; the last one wins.
+def resolve(preset: Preset, machine: str, overrides: Mapping[str, EngineValue] | None = None) -> Resolved:
+    """The preset, then class defaults, the preset's table for the class, and `overrides`; the last one wins.
+
+    `overrides` are what an operator set by hand; they must have passed `engine_keys.check_keys`.
 
     Raises UsageError when the preset has no [machine.X] table for the class: an untested combination is asked
     for by writing that table, not by luck.
@@ -42,6 +44,6 @@ def resolve(preset: Preset, machine: str) -> Resolved:
             f"it supports {', '.join(preset.machine)}"
         )
     cls = CLASSES[machine]
-    engine = {**preset.engine, **cls.engine, **override.engine}
+    engine = {**preset.engine, **cls.engine, **override.engine, **(overrides or {})}
     env = {**preset.env, **cls.env, **override.env}
     return Resolved(preset, cls, dict(sorted(engine.items())), dict(sorted(env.items())))
