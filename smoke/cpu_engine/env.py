@@ -32,6 +32,8 @@ ARGS: tuple[str, ...] = (
     "--max-total-tokens", "16384",
     "--max-running-requests", "8",
     "--context-length", "4096",
+    # Otherwise the idle scheduler polls and takes a whole core.
+    "--sleep-on-idle",
     # A checkpoint that asks for FP8 KV ends the start: CPU FP8 KV needs Intel AMX.
     "--kv-cache-dtype", "bf16",
 )  # fmt: skip
