@@ -1,0 +1,290 @@
+"""`sparkserve check | pull | verify | pin | promote | plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launch.errors import ConfigError, NotAdmitted, UsageError
+
+if TYPE_CHECKING:
+    from launch.hub import Hub, Repo
+    from launch.locks import Lock
+    from launch.preset import Checkpoint, Preset
+
+Json = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+Machine = Annotated[str | None, typer.Option("--machine", help="Machine class; default: the preset's.")]
+Cache = Annotated[Path | None, typer.Option("--cache", help="Hub cache; default: HF_HUB_CACHE, HF_HOME/hub.")]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", help="File that holds a hub token (chmod 600).")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    for command in (check, pull, verify, pin, promote, plan):
+        app.command()(command)
+
+
+def _preset(name: str) -> Preset:
+    from launch.registry import Registry
+
+    return Registry().load(name)
+
+
+def _checkpoints(preset: Preset) -> list[tuple[str, Checkpoint]]:
+    """(role, checkpoint) of what the preset loads from somewhere."""
+    found: list[tuple[str, Checkpoint]] = [("target", preset.target)]
+    if preset.draft is not None and not preset.draft.in_target:
+        found.append(("draft", preset.draft))
+    return found
+
+
+def _repo(role: str, checkpoint: Checkpoint) -> Repo:
+    from launch.hub import Repo
+
+    assert checkpoint.repo is not None
+    assert checkpoint.revision is not None
+    return Repo(checkpoint.repo, checkpoint.revision, role)
+
+
+def _lock(repo: Repo, checkpoint: Checkpoint) -> Lock:
+    """The best lock there is: the repository's, completed by what this user's pulls have learnt."""
+    from launch.locks import LOCK_DIR, Lock, find_lock, merge, read_lock
+    from launch.paths import cache_dir
+    from launch.pull import LEARNT_DIR
+
+    ours = (
+        read_lock(LOCK_DIR.parent / checkpoint.lock)
+        if checkpoint.lock
+        else find_lock(repo.repo, repo.revision)
+    )
+    if ours is not None and ours.revision != repo.revision:
+        raise ConfigError(
+            f"{repo.role}.lock is for {ours.revision[:8]}, {repo.role}.revision is {repo.revision[:8]}"
+        )
+    if ours is None:
+        ours = Lock(
+            repo=repo.repo, revision=repo.revision, license=checkpoint.license, partial=True, source="no lock"
+        )
+    learnt = find_lock(repo.repo, repo.revision, dirs=[cache_dir() / LEARNT_DIR])
+    if learnt is None or not ours.partial:
+        return ours
+    merged, _, wrong = merge(ours, learnt.files, source="learnt by an earlier pull")
+    return ours if wrong else merged
+
+
+def _hub(cache: Path | None, token_file: Path | None) -> Hub:
+    from launch.hub import open_hub
+
+    return open_hub(cache=cache, token_file=token_file)
+
+
+def check(
+    preset: str,
+    *,
+    machine: Machine = None,
+    bake: Annotated[bool, typer.Option("--bake", help="The weights are to go into an image.")] = False,
+    cache: Cache = None,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Check pair, quantization, licences, disk and memory before any weight moves. Exit 1 on FAIL."""
+    from launch.check import Case, evaluate, failed
+    from launch.checkpoint import Facts, from_folder, from_hub
+    from launch.cli import print_json
+    from launch.display import findings_table
+    from launch.paths import fixtures_dir
+    from launch.resolve import resolve
+    from launch.room import disk_finding, memory_finding
+
+    loaded = _preset(preset)
+    resolved = resolve(loaded, machine or loaded.default_machine)
+    hub = _hub(cache, token_file)
+    facts: dict[str, Facts] = {}
+    for role, checkpoint in _checkpoints(loaded):
+        if checkpoint.fixture is not None:
+            facts[role] = from_folder(fixtures_dir() / checkpoint.fixture, license=checkpoint.license)
+        else:
+            repo = _repo(role, checkpoint)
+            facts[role] = from_hub(hub, repo, _lock(repo, checkpoint))
+    findings = evaluate(Case(loaded, resolved.engine, facts["target"], facts.get("draft"), bake))
+    findings.append(disk_finding(hub, [(_repo(r, c), facts[r]) for r, c in _checkpoints(loaded) if c.repo]))
+    findings.append(memory_finding(resolved))
+    if as_json:
+        print_json({"preset": preset, "machine": resolved.machine.name, "digest": loaded.digest,
+                    "ok": not failed(findings), "findings": [f.as_json() for f in findings]})  # fmt: skip
+    else:
+        findings_table(f"{preset} on {resolved.machine.name}", findings)
+    if failed(findings):
+        raise typer.Exit(1)
+
+
+def pull(
+    preset: str,
+    *,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=16, help="Files at once.")] = 4,
+    cache: Cache = None,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Download a preset's checkpoints at their pinned commits, whole and verified."""
+    from launch.cli import print_json
+    from launch.display import progress
+    from launch.pull import pull as pull_repo
+
+    loaded = _preset(preset)
+    hub, out = _hub(cache, token_file), []
+    for role, checkpoint in _checkpoints(loaded):
+        if checkpoint.repo is None:
+            typer.echo(
+                f"{role}: {checkpoint.source} is built here, not pulled: sparkserve fixtures build", err=True
+            )
+            continue
+        repo = _repo(role, checkpoint)
+        typer.echo(f"{role}: {repo} -> {hub.snapshot(repo)}", err=True)
+        with progress(str(repo), quiet=as_json) as reporter:
+            done = pull_repo(hub, repo, _lock(repo, checkpoint), jobs=jobs, reporter=reporter)
+        out.append({"role": role, "repo": repo.repo, "revision": repo.revision, "snapshot": str(done.snapshot),
+                    "files": len(done.lock.files), "bytes": done.lock.total_bytes, "received": done.received,
+                    "refetched": done.refetched, "learnt": done.learnt, "moved_to": done.moved_to,
+                    "lock_file": str(done.lock_file) if done.lock_file else None})  # fmt: skip
+        if not as_json:
+            what = f"{len(done.received)} received" if done.received else "already complete"
+            typer.echo(
+                f"{role}: {len(done.lock.files)} files, {(done.lock.total_bytes or 0) / 1e9:.2f} GB, {what}, verified"
+            )
+            for line in done.learnt:
+                typer.echo(f"  learnt: {line}")
+            if done.lock_file:
+                typer.echo(f"  complete lock: {done.lock_file}")
+    if as_json:
+        print_json(out)
+
+
+def verify(
+    preset: str,
+    *,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Do not hash again what has not changed since.")
+    ] = False,
+    cache: Cache = None,
+    as_json: Json = False,
+) -> None:
+    """Compare what is in the cache with the locks: every size, every sha256. No network. Exit 1 if not whole."""
+    from launch.cli import print_json
+    from launch.display import files_table
+    from launch.hub import Hub, default_cache
+    from launch.verify import verify_files
+
+    hub = Hub(endpoint="", cache=(cache or default_cache()).absolute())
+    out: list[dict[str, Any]] = []
+    whole = True
+    for role, checkpoint in _checkpoints(_preset(preset)):
+        if checkpoint.repo is None:
+            typer.echo(f"{role}: {checkpoint.source} is a fixture; sparkserve fixtures checks it", err=True)
+            continue
+        repo = _repo(role, checkpoint)
+        lock = _lock(repo, checkpoint)
+        reports = verify_files(hub, repo, lock, rehash=not fast)
+        bad = [r for r in reports if r.state in ("missing", "wrong")]
+        whole = whole and bool(reports) and not bad
+        out.append({"role": role, "repo": repo.repo, "revision": repo.revision, "snapshot": str(hub.snapshot(repo)),
+                    "lock_partial": lock.partial, "files": [vars(r) for r in reports]})  # fmt: skip
+        if not as_json:
+            files_table(f"{role}: {repo}" + (" (partial lock)" if lock.partial else ""), reports)
+    if as_json:
+        print_json({"preset": preset, "ok": whole, "checkpoints": out})
+    elif not whole:
+        typer.echo(f"not whole: run `sparkserve pull {preset}`", err=True)
+    if not whole:
+        raise typer.Exit(1)
+
+
+def pin(
+    preset: str,
+    *,
+    revision: Annotated[
+        str, typer.Option("--revision", help="Commit to pin: 40 hex digits, no branch or tag.")
+    ],
+    role: Annotated[str, typer.Option("--role", help="target or draft.")] = "target",
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder of the lock; default: launch/locks.")
+    ] = None,
+    cache: Cache = None,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Write the lock of a new revision and print what changes."""
+    from launch.cli import print_json
+    from launch.hub import Repo
+    from launch.locks import LOCK_DIR
+    from launch.pin import pin as pin_repo
+
+    loaded = _preset(preset)
+    chosen = dict(_checkpoints(loaded)).get(role)
+    if chosen is None or chosen.repo is None:
+        raise UsageError(f"preset {preset} has no {role} on the hub to pin; --role is target or draft")
+    done = pin_repo(_hub(cache, token_file), Repo(chosen.repo, revision, role), now=chosen.revision,
+                    directory=output or LOCK_DIR)  # fmt: skip
+    if as_json:
+        print_json(
+            {"lock": str(done.path), "before": done.before, "revision": revision, "changes": done.changes}
+        )
+        return
+    typer.echo(f"{chosen.repo}: {done.before} -> {revision}")
+    for line in done.changes or ["no file changes"]:
+        typer.echo(f"  {line}")
+    typer.echo(f"wrote {done.path}\nnow write in the preset, under [{role}]:")
+    typer.echo(f'  revision = "{revision}"\n  lock = "locks/{done.path.name}"')
+
+
+def promote(
+    preset: str,
+    *,
+    report: Annotated[
+        Path, typer.Option("--report", help="report.json of a complete smoke run on an image.")
+    ],
+) -> None:
+    """Move a preset to `validated`, with a smoke report about exactly this preset, image and hardware."""
+    from launch.paths import repo_root
+    from launch.promote import promote as promote_preset
+    from launch.registry import Registry
+
+    registry = Registry()
+    loaded = registry.load(preset)
+    evidence = promote_preset(loaded, registry.folder / f"{preset}.toml", report, repo_root() / "evidence")
+    typer.echo(f"{preset}: {loaded.status} -> validated\nevidence: {evidence}")
+
+
+def plan(
+    preset: str,
+    *,
+    machine: Machine = None,
+    free_gib: Annotated[
+        float | None,
+        typer.Option("--free-gib", min=0.1, help="Free memory before loading, measured, in GiB."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print every term of the memory plan, and what fits. Exit 75 when it does not fit."""
+    from launch.cli import print_json
+    from launch.display import plan_table
+    from launch.plan import as_json as plan_json
+    from launch.plan import plan as make_plan
+    from launch.planfacts import plan_facts
+    from launch.resolve import resolve
+
+    loaded = _preset(preset)
+    resolved = resolve(loaded, machine or loaded.default_machine)
+    facts = plan_facts(resolved, free_gib=free_gib)
+    made = make_plan(resolved, facts)
+    if as_json:
+        print_json(plan_json(made))
+    else:
+        plan_table(made, facts)
+    if not made.fits:
+        mend = f"it fits with {made.mend}" if made.mend else "no one key makes it fit: choose another preset"
+        raise NotAdmitted(f"{made.slug}: {'; '.join(made.problems)}; {mend}")
