@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch import machine as machines
 from launch import paths
 from launch.engine_keys import parse_settings
 from launch.errors import ConfigError, UsageError
-from launch.preset import Preset, Status
+from launch.preset import COMPUTED, Preset, Status
 from launch.registry import Registry
 from launch.render import Command, Places, argv
 from launch.resolve import Resolved, resolve
 
 DEFAULT_WITHOUT_GPU = "tiny-w4a4-dflash2"
+RATIO = "mamba_full_memory_ratio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,39 @@ def choose(
 
 
 def computed(resolved: Resolved) -> Resolved:
-    """Fill in what a preset leaves to computation."""
-    return resolved
+    """With mamba_full_memory_ratio = "computed" filled in from shapes, dtypes and request length.
+
+    Raises ConfigError when the preset leaves open what the rule needs.
+    """
+    engine = resolved.engine
+    if engine.get(RATIO) != COMPUTED:
+        return resolved
+    from launch.plan import full_memory_ratio
+
+    preset = resolved.preset
+    declared = preset.target.expects.kv_cache
+    kv_dtype = engine.get("kv_cache_dtype", "auto")
+    needs = {
+        "target.geometry": preset.target.geometry,
+        "mamba_ssm_dtype": engine.get("mamba_ssm_dtype"),
+        "mamba_radix_cache_strategy": engine.get("mamba_radix_cache_strategy"),
+        "kv_cache_dtype": declared if kv_dtype == "auto" else kv_dtype,
+    }
+    missing = [name for name, value in needs.items() if value in (None, "auto", "none")]
+    if missing:
+        raise ConfigError(f"{resolved.slug}: {RATIO} = {COMPUTED!r} also needs {', '.join(missing)}")
+    assert preset.target.geometry is not None
+    ratio = full_memory_ratio(
+        preset.target.geometry,
+        ssm_dtype=str(needs["mamba_ssm_dtype"]),
+        kv_dtype=str(needs["kv_cache_dtype"]),
+        strategy="radix_off"
+        if engine.get("disable_radix_cache")
+        else str(needs["mamba_radix_cache_strategy"]),
+        draft_tokens=preset.draft.tokens if preset.draft else 0,
+        request_tokens=preset.memory.request_tokens,
+    )
+    return replace(resolved, engine={**engine, RATIO: ratio})
 
 
 def command_for(

@@ -39,6 +39,13 @@ DENIED = {
     ),
 }
 
+DENIED_VALUES: dict[tuple[str, object], str] = {
+    (
+        "kv_cache_dtype",
+        "nvfp4",
+    ): "accepted on SM12x but reported to loop on token 0 (sglang#36537); use fp8_e4m3",
+}
+
 
 def check_engine(preset: Preset, table: FlagTable | None = None) -> None:
     """Raise ConfigError when a key or value of the preset is not one the pinned engine takes."""
@@ -64,6 +71,8 @@ def check_keys(flags: FlagTable, engine: Mapping[str, object], where: str) -> No
             raise ConfigError(f"{label(where, key)}: {DENIED[key]}")
         if key == "mamba_full_memory_ratio" and value == COMPUTED:
             continue
+        if (key, value) in DENIED_VALUES:
+            raise ConfigError(f"{label(where, key)} = {value!r}: {DENIED_VALUES[key, value]}")
         flags.check(key, value, where)
 
 

@@ -20,6 +20,11 @@ from launch.removed_flags import REMOVED
 
 FLAGS_FILE = Path(__file__).with_name("engine_flags.json")
 
+# Declared as text, parsed as JSON by the engine later on: a preset writes them as tables.
+JSON_TEXT = frozenset(
+    {"--json-model-override-args", "--model-loader-extra-config", "--preferred-sampling-params"}
+)
+
 Kind = Literal["switch", "toggle", "value", "list"]
 
 
@@ -136,13 +141,16 @@ def _scalar_problem(flag: Flag, value: object) -> str | None:
         wrong = wrong or not isinstance(value, int)
     elif flag.type == "float":
         wrong = wrong or not isinstance(value, (int, float))
+    elif flag.flag in JSON_TEXT:
+        wrong = wrong or not isinstance(value, dict)
     elif flag.type == "str":
         wrong = wrong or not isinstance(value, str) or value.startswith("-")
     elif flag.type == "json":
         wrong = wrong or not isinstance(value, (dict, list))
     if wrong:
+        kind = "json" if flag.flag in JSON_TEXT else flag.type
         names = {"int": "a whole number", "float": "a number", "str": "a word", "json": "a table or an array"}
-        return f"{flag.flag} takes {names[flag.type]}, not {value!r}"
+        return f"{flag.flag} takes {names[kind]}, not {value!r}"
     if flag.choices is not None and value not in flag.choices:
         close = difflib.get_close_matches(str(value), [str(c) for c in flag.choices], n=1)
         hint = f"; nearest: {close[0]}" if close else ""
@@ -158,7 +166,7 @@ def render_flag(flag: Flag, value: Any) -> list[str]:
         return [flag.flag if value else "--no-" + flag.flag.removeprefix("--")]
     if flag.kind == "list":
         return [flag.flag, *(str(item) for item in value)]
-    if flag.type == "json":
+    if flag.type == "json" or flag.flag in JSON_TEXT:
         return [flag.flag, json.dumps(value, sort_keys=True, separators=(",", ":"))]
     return [flag.flag, str(value)]
 

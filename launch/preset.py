@@ -83,8 +83,6 @@ class Checkpoint(Model):
     def _one_source(self) -> Self:
         if self.fixture is not None and self.repo is not None:
             raise ValueError("give repo or fixture, not both")
-        if self.repo is not None and self.revision is None:
-            raise ValueError(f"repo {self.repo} needs revision: 40 hex digits of a commit, never a branch")
         if self.repo is None and self.revision is not None:
             raise ValueError("revision without repo")
         return self
@@ -206,6 +204,12 @@ class Preset(Model):
             )
         if (self.status is Status.KNOWN_BAD) != (self.why is not None):
             raise ValueError("why belongs to status known-bad, and known-bad needs it")
+        for checkpoint in (self.target, self.draft):
+            pinned = checkpoint is None or checkpoint.repo is None or checkpoint.revision is not None
+            if not pinned and self.status is not Status.KNOWN_BAD:
+                raise ValueError(
+                    f"{checkpoint.source} needs revision: 40 hex digits of a commit, never a branch"
+                )
         if self.status is Status.REPORTED and not self.reported:
             raise ValueError("status reported needs at least one [[reported]] entry")
         if (self.status is Status.FIXTURE) != (self.target.fixture is not None):
