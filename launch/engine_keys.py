@@ -39,7 +39,7 @@ DENIED = {
     ),
 }
 
-DENIED_VALUES: dict[tuple[str, object], str] = {
+DENIED_VALUES: dict[tuple[str, str], str] = {
     (
         "kv_cache_dtype",
         "nvfp4",
@@ -71,7 +71,7 @@ def check_keys(flags: FlagTable, engine: Mapping[str, object], where: str) -> No
             raise ConfigError(f"{label(where, key)}: {DENIED[key]}")
         if key == "mamba_full_memory_ratio" and value == COMPUTED:
             continue
-        if (key, value) in DENIED_VALUES:
+        if isinstance(value, str) and (key, value) in DENIED_VALUES:
             raise ConfigError(f"{label(where, key)} = {value!r}: {DENIED_VALUES[key, value]}")
         flags.check(key, value, where)
 

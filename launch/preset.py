@@ -204,9 +204,9 @@ class Preset(Model):
             )
         if (self.status is Status.KNOWN_BAD) != (self.why is not None):
             raise ValueError("why belongs to status known-bad, and known-bad needs it")
-        for checkpoint in (self.target, self.draft):
-            pinned = checkpoint is None or checkpoint.repo is None or checkpoint.revision is not None
-            if not pinned and self.status is not Status.KNOWN_BAD:
+        for checkpoint in (self.target, *([self.draft] if self.draft else [])):
+            unpinned = checkpoint.repo is not None and checkpoint.revision is None
+            if unpinned and self.status is not Status.KNOWN_BAD:
                 raise ValueError(
                     f"{checkpoint.source} needs revision: 40 hex digits of a commit, never a branch"
                 )
@@ -248,5 +248,10 @@ def json_schema() -> dict[str, Any]:
         "description": "dotted paths of inherited keys that this file does not keep",
     }
     # A file that extends another need not repeat what it inherits; the merged preset is checked in full.
+    whole = sorted({*schema["required"], "schema"})
     schema["required"] = ["schema", "name"]
+    partial = {"anyOf": [{"required": ["extends"]}, {"required": ["abstract"]}]}
+    schema["if"], schema["then"] = {"not": partial}, {"required": whole}
+    for name in ("Target", "Draft", "Geometry"):
+        schema["$defs"][name].pop("required", None)
     return schema

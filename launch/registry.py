@@ -44,7 +44,7 @@ class Registry:
     def load(self, name: str) -> Preset:
         """The merged, validated preset. Raises UsageError for an unknown name, ConfigError for a bad file."""
         if name not in self._presets:
-            if name.startswith("_") or not (self.folder / f"{name}.toml").is_file():
+            if name not in self.names():
                 raise UsageError(self._unknown(name))
             self._presets[name] = build(self.merged(name), self.folder / f"{name}.toml")
         return self._presets[name]
