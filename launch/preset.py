@@ -248,6 +248,7 @@ def json_schema() -> dict[str, Any]:
         "description": "dotted paths of inherited keys that this file does not keep",
     }
     # A file that extends another need not repeat what it inherits; the merged preset is checked in full.
+    schema["properties"]["name"]["pattern"] = r"^_?[a-z0-9][a-z0-9.\-]*$"
     whole = sorted({*schema["required"], "schema"})
     schema["required"] = ["schema", "name"]
     partial = {"anyOf": [{"required": ["extends"]}, {"required": ["abstract"]}]}
