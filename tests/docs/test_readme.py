@@ -1,0 +1,76 @@
+"""What the README tells a newcomer to type is what the tests run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def console(text: str) -> list[str]:
+    """The lines after a `$` prompt in the console blocks of a page."""
+    blocks = re.findall(r"```console\n(.*?)```", text, re.S)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_two_commands_do_all_set_up():
+    assert console(README)[:2] == ["make demo", "make test"]
+
+
+def test_ci_runs_the_second_command():
+    assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda p: p.name)
+def test_every_make_target_named_in_the_docs_exists(page):
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
+    named = set(
+        re.findall(r"(?:^|[`\s])make ([a-z][a-z-]*)\b(?=[`\s,.:;)]|$)", "\n".join(_code(page.read_text())))
+    )
+    assert named <= targets, f"{page.name} names make targets that do not exist: {sorted(named - targets)}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda p: p.name)
+def test_every_file_named_in_the_docs_exists(page):
+    roots = "docs|patches|launch|smoke|docker|tests|bench|evidence"
+    named = {
+        m[1].rstrip("/") for m in re.finditer(rf"`((?:{roots})/[\w./-]*|[A-Z]+\.md)`", page.read_text())
+    }  # only plain paths: those with a placeholder hold other characters
+    gone = sorted(n for n in named if not (ROOT / n).exists())
+    assert not gone, f"{page.name} names files that do not exist: {gone}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda p: p.name)
+def test_every_sparkserve_command_in_the_docs_is_known_to_the_command(page):
+    lines = [c for c in console(page.read_text()) if re.match(r"(?:\.venv/bin/)?sparkserve ", c)]
+    for line in lines:
+        words = line.split("sparkserve ", 1)[1].split()
+        argv = [sys.executable, "-m", "launch", words[0], "--help"]
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{page.name}: {line}: {done.stderr.strip()}"
+        for flag in (w.split("=")[0] for w in words[1:] if w.startswith("--")):
+            assert flag in done.stdout, f"{page.name}: {line}: {flag} is not an option of {words[0]}"
+
+
+@pytest.mark.engine
+def test_the_first_command_gives_the_planted_answer():
+    done = subprocess.run(["make", "demo"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    expected = re.search(r"```text\n(.*?)```", README, re.S)
+    assert expected
+    assert expected[1] in done.stdout
+
+
+def _code(text: str) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", text) + console(text)
