@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launch.errors import ConfigError, NotAdmitted, UsageError
+from launch.errors import NotAdmitted, UsageError
 
 if TYPE_CHECKING:
-    from launch.hub import Hub, Repo
-    from launch.locks import Lock
-    from launch.preset import Checkpoint, Preset
+    from launch.hub import Hub
+    from launch.preset import Preset
 
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 Machine = Annotated[str | None, typer.Option("--machine", help="Machine class; default: the preset's.")]
@@ -32,48 +31,6 @@ def _preset(name: str) -> Preset:
     from launch.registry import Registry
 
     return Registry().load(name)
-
-
-def _checkpoints(preset: Preset) -> list[tuple[str, Checkpoint]]:
-    """(role, checkpoint) of what the preset loads from somewhere."""
-    found: list[tuple[str, Checkpoint]] = [("target", preset.target)]
-    if preset.draft is not None and not preset.draft.in_target:
-        found.append(("draft", preset.draft))
-    return found
-
-
-def _repo(role: str, checkpoint: Checkpoint) -> Repo:
-    from launch.hub import Repo
-
-    assert checkpoint.repo is not None
-    assert checkpoint.revision is not None
-    return Repo(checkpoint.repo, checkpoint.revision, role)
-
-
-def _lock(repo: Repo, checkpoint: Checkpoint) -> Lock:
-    """The best lock there is: the repository's, completed by what this user's pulls have learnt."""
-    from launch.locks import LOCK_DIR, Lock, find_lock, merge, read_lock
-    from launch.paths import cache_dir
-    from launch.pull import LEARNT_DIR
-
-    ours = (
-        read_lock(LOCK_DIR.parent / checkpoint.lock)
-        if checkpoint.lock
-        else find_lock(repo.repo, repo.revision)
-    )
-    if ours is not None and ours.revision != repo.revision:
-        raise ConfigError(
-            f"{repo.role}.lock is for {ours.revision[:8]}, {repo.role}.revision is {repo.revision[:8]}"
-        )
-    if ours is None:
-        ours = Lock(
-            repo=repo.repo, revision=repo.revision, license=checkpoint.license, partial=True, source="no lock"
-        )
-    learnt = find_lock(repo.repo, repo.revision, dirs=[cache_dir() / LEARNT_DIR])
-    if learnt is None or not ours.partial:
-        return ours
-    merged, _, wrong = merge(ours, learnt.files, source="learnt by an earlier pull")
-    return ours if wrong else merged
 
 
 def _hub(cache: Path | None, token_file: Path | None) -> Hub:
@@ -97,6 +54,7 @@ def check(
     from launch.cli import print_json
     from launch.display import findings_table
     from launch.paths import fixtures_dir
+    from launch.pinned import best_lock, checkpoints, pinned_repo
     from launch.resolve import resolve
     from launch.room import disk_finding, memory_finding
 
@@ -104,14 +62,16 @@ def check(
     resolved = resolve(loaded, machine or loaded.default_machine)
     hub = _hub(cache, token_file)
     facts: dict[str, Facts] = {}
-    for role, checkpoint in _checkpoints(loaded):
+    for role, checkpoint in checkpoints(loaded):
         if checkpoint.fixture is not None:
             facts[role] = from_folder(fixtures_dir() / checkpoint.fixture, license=checkpoint.license)
         else:
-            repo = _repo(role, checkpoint)
-            facts[role] = from_hub(hub, repo, _lock(repo, checkpoint))
+            repo = pinned_repo(role, checkpoint)
+            facts[role] = from_hub(hub, repo, best_lock(repo, checkpoint))
     findings = evaluate(Case(loaded, resolved.engine, facts["target"], facts.get("draft"), bake))
-    findings.append(disk_finding(hub, [(_repo(r, c), facts[r]) for r, c in _checkpoints(loaded) if c.repo]))
+    findings.append(
+        disk_finding(hub, [(pinned_repo(r, c), facts[r]) for r, c in checkpoints(loaded) if c.repo])
+    )
     findings.append(memory_finding(resolved))
     if as_json:
         print_json({"preset": preset, "machine": resolved.machine.name, "digest": loaded.digest,
@@ -133,20 +93,21 @@ def pull(
     """Download a preset's checkpoints at their pinned commits, whole and verified."""
     from launch.cli import print_json
     from launch.display import progress
+    from launch.pinned import best_lock, checkpoints, pinned_repo
     from launch.pull import pull as pull_repo
 
     loaded = _preset(preset)
     hub, out = _hub(cache, token_file), []
-    for role, checkpoint in _checkpoints(loaded):
+    for role, checkpoint in checkpoints(loaded):
         if checkpoint.repo is None:
             typer.echo(
                 f"{role}: {checkpoint.source} is built here, not pulled: sparkserve fixtures build", err=True
             )
             continue
-        repo = _repo(role, checkpoint)
+        repo = pinned_repo(role, checkpoint)
         typer.echo(f"{role}: {repo} -> {hub.snapshot(repo)}", err=True)
         with progress(str(repo), quiet=as_json) as reporter:
-            done = pull_repo(hub, repo, _lock(repo, checkpoint), jobs=jobs, reporter=reporter)
+            done = pull_repo(hub, repo, best_lock(repo, checkpoint), jobs=jobs, reporter=reporter)
         out.append({"role": role, "repo": repo.repo, "revision": repo.revision, "snapshot": str(done.snapshot),
                     "files": len(done.lock.files), "bytes": done.lock.total_bytes, "received": done.received,
                     "refetched": done.refetched, "learnt": done.learnt, "moved_to": done.moved_to,
@@ -177,17 +138,18 @@ def verify(
     from launch.cli import print_json
     from launch.display import files_table
     from launch.hub import Hub, default_cache
+    from launch.pinned import best_lock, checkpoints, pinned_repo
     from launch.verify import verify_files
 
     hub = Hub(endpoint="", cache=(cache or default_cache()).absolute())
     out: list[dict[str, Any]] = []
     whole = True
-    for role, checkpoint in _checkpoints(_preset(preset)):
+    for role, checkpoint in checkpoints(_preset(preset)):
         if checkpoint.repo is None:
             typer.echo(f"{role}: {checkpoint.source} is a fixture; sparkserve fixtures checks it", err=True)
             continue
-        repo = _repo(role, checkpoint)
-        lock = _lock(repo, checkpoint)
+        repo = pinned_repo(role, checkpoint)
+        lock = best_lock(repo, checkpoint)
         reports = verify_files(hub, repo, lock, rehash=not fast)
         bad = [r for r in reports if r.state in ("missing", "wrong")]
         whole = whole and bool(reports) and not bad
@@ -222,9 +184,10 @@ def pin(
     from launch.hub import Repo
     from launch.locks import LOCK_DIR
     from launch.pin import pin as pin_repo
+    from launch.pinned import checkpoints
 
     loaded = _preset(preset)
-    chosen = dict(_checkpoints(loaded)).get(role)
+    chosen = dict(checkpoints(loaded)).get(role)
     if chosen is None or chosen.repo is None:
         raise UsageError(f"preset {preset} has no {role} on the hub to pin; --role is target or draft")
     done = pin_repo(_hub(cache, token_file), Repo(chosen.repo, revision, role), now=chosen.revision,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,6 +69,7 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
 
     from launch import serve as runner
     from launch.paths import state_dir
+    from launch.pinned import ensure_served
 
     key = runner.read_api_key(api_key_file) if api_key_file else None
     with runner.key_config(key) as config:
@@ -75,6 +77,9 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
         for note in started.notes:
             typer.echo(note, err=True)
         check_places(started.resolved, places())
+        if ensure_served(started.resolved.preset, say=lambda text: typer.echo(text, err=True)):
+            # Everything is here and verified: the engine must not ask the hub for anything, least of all `main`.
+            os.environ["HF_HUB_OFFLINE"] = "1"
         model = name or started.resolved.preset.name
         log = log_file or state_dir() / "logs" / f"{started.resolved.preset.name}-{port}.log"
         typer.echo(f"starting {model} on {started.resolved.machine.name}; engine log: {log}", err=True)

@@ -30,7 +30,7 @@ MM_RESERVE = 100 * MIB  # SGLANG_VLM_CACHE_SIZE_MB
 RUNTIME = 2_600_000_000  # context, libraries, workspaces: fitted (docs/memory.md)
 PREFILL_GRAPHS = 1_800_000_000  # about 1.8 GB for 42-51 buckets (sglang #33852, upstream-gaps B2.8)
 TRANSIENT_BASE = 256 * MIB
-TRANSIENT_PER_TOKEN = MIB // 2  # of a prefill chunk
+TRANSIENT_PER_TOKEN = MIB // 2  # of a prefill chunk, at a hidden size of 5120
 FRACTION_STEP = 0.01
 
 
@@ -312,8 +312,8 @@ def _outside(q: Request, facts: PlanFacts, g: Geometry) -> list[Term]:
     if q.prefill_graph:
         source = "sglang #33852; disable_prefill_cuda_graph saves it"
         terms.append(Term("prefill graphs", PREFILL_GRAPHS, "42-51 buckets", source))
-    chunk = TRANSIENT_BASE + q.chunk * TRANSIENT_PER_TOKEN
-    formula = f"256 MiB + chunk {q.chunk} x 0.5 MiB"
+    chunk = TRANSIENT_BASE + q.chunk * TRANSIENT_PER_TOKEN * g.hidden_size // 5120
+    formula = f"256 MiB + chunk {q.chunk} x 0.5 MiB x hidden {g.hidden_size} / 5120"
     terms.append(Term("activations", chunk, formula, "assumed; a third of the engine's own reserve"))
     if q.draft_tokens:
         rows = 2 * q.draft_tokens - 1

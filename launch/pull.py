@@ -26,9 +26,9 @@ from launch.files import write_text
 from launch.hub import Hub, Repo, describe, list_files, offline, repo_info, retry_after, transient
 from launch.locks import Lock, LockedFile, dump_lock, lock_name, merge
 from launch.paths import cache_dir
+from launch.pinned import LEARNT_DIR
 from launch.verify import Stamps, content_problem, file_sha256, verify_files
 
-LEARNT_DIR = "locks"  # below the user's cache folder
 MIN_FREE = 2 << 30  # bytes left on the disk after the download
 
 
