@@ -237,12 +237,15 @@ def plan(
     from launch.display import plan_table
     from launch.plan import as_json as plan_json
     from launch.plan import plan as make_plan
-    from launch.planfacts import plan_facts
+    from launch.planfacts import measured_here, plan_facts
     from launch.resolve import resolve
 
     loaded = _preset(preset)
     resolved = resolve(loaded, machine or loaded.default_machine)
-    facts = plan_facts(resolved, free_gib=free_gib)
+    if free_gib is None and (here := measured_here(resolved)) is not None:
+        facts = plan_facts(resolved, free_gib=here, measured_from="MemAvailable of this machine")
+    else:
+        facts = plan_facts(resolved, free_gib=free_gib)
     made = make_plan(resolved, facts)
     if as_json:
         print_json(plan_json(made))

@@ -27,7 +27,7 @@ SLOTS = {"extra_buffer": 5, "extra_buffer_lazy": 4, "no_buffer": 3, "radix_off":
 ENGINE_RATIO = 0.9  # the engine's fallback for mamba_full_memory_ratio
 SPEC_MAX_RUNNING = 48  # the engine's cap under speculation when none is set
 MM_RESERVE = 100 * MIB  # SGLANG_VLM_CACHE_SIZE_MB
-RUNTIME = 2_600_000_000  # context, libraries, workspaces: fitted (docs/memory.md)
+RUNTIME = 2_600_000_000  # besides weights, on a GB10: fitted (docs/memory.md); others in models/machines.toml
 PREFILL_GRAPHS = 1_800_000_000  # about 1.8 GB for 42-51 buckets (sglang #33852, upstream-gaps B2.8)
 TRANSIENT_BASE = 256 * MIB
 TRANSIENT_PER_TOKEN = MIB // 2  # of a prefill chunk, at a hidden size of 5120
@@ -150,6 +150,7 @@ class Request:
     ratio: float | str | None
     mamba_slots: int | None
     max_running: int | None
+    running_asked: bool  # the preset set it; otherwise it is the engine's default
     max_tokens: int | None
     context: int
     chunk: int
@@ -194,6 +195,7 @@ def read_request(r: Resolved, facts: PlanFacts) -> Request:
         ratio=e.get("mamba_full_memory_ratio"),  # type: ignore[arg-type]
         mamba_slots=_int(e.get("max_mamba_cache_size")),
         max_running=running if running is not None else SPEC_MAX_RUNNING if spec else None,
+        running_asked=running is not None,
         max_tokens=_int(e.get("max_total_tokens")),
         context=_int(e.get("context_length")) or geometry.native_context,
         chunk=_int(e.get("chunked_prefill_size")) or 8192,
@@ -276,7 +278,12 @@ def _plan(r: Resolved, facts: PlanFacts, q: Request) -> MemoryPlan:
     if facts.draft_bytes:
         terms.append(Term("draft weights", facts.draft_bytes, terms[0].formula, facts.draft_source))
     terms += [
-        Term("runtime", facts.runtime_bytes, "context, libraries, workspaces", "fitted, see docs/memory.md"),
+        Term(
+            "runtime",
+            facts.runtime_bytes,
+            "what loading takes besides weights",
+            "models/machines.toml, docs/memory.md",
+        ),
         Term("multimodal cache", MM_RESERVE, "SGLANG_VLM_CACHE_SIZE_MB", "engine 0.5.23"),
     ]
     if state:
@@ -365,7 +372,7 @@ def _warnings(
         out.append(
             f"the pool holds {tokens:,} tokens: one request of context_length {q.context:,} does not fit"
         )
-    if q.max_running is not None and pools.running < q.max_running:
+    if q.running_asked and q.max_running is not None and pools.running < q.max_running:
         out.append(
             f"max_running_requests {q.max_running} will be clamped to {pools.running} by the state slots"
         )

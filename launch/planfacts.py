@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import ConfigError
-from launch.locks import find_lock
 from launch.plan import GIB, PlanFacts
 from launch.preset import Checkpoint
 from launch.resolve import Resolved
@@ -48,6 +47,7 @@ def plan_facts(r: Resolved, *, free_gib: float | None = None, measured_from: str
         unified=r.machine.unified,
         assumed=tuple(assumed),
         kv_declared=_declared_kv(r),
+        runtime_bytes=int(machine["runtime_gb"] * 1e9),
     )
 
 
@@ -61,15 +61,14 @@ def _sized(role: str, checkpoint: Checkpoint) -> dict[str, Any]:
         ours = (entry.get("repo", "").lower(), entry.get("fixture"))
         if ours == ((checkpoint.repo or "").lower(), checkpoint.fixture):
             return dict(entry)
-    lock = (
-        find_lock(checkpoint.repo, checkpoint.revision) if checkpoint.repo and checkpoint.revision else None
-    )
-    size = sum(f.size or 0 for f in lock.files if f.path.endswith(".safetensors")) if lock else 0
-    if lock and size and not lock.partial and role == "target":
-        return {"weight_bytes": size, "source": f"lock of {lock.repo}"}
+    if checkpoint.repo is not None and role == "target":
+        lock = best_lock(pinned_repo(role, checkpoint), checkpoint)
+        size = sum(f.size or 0 for f in lock.files if f.path.endswith(".safetensors"))
+        if size and not lock.partial:
+            return {"weight_bytes": size, "source": "complete lock"}
     raise ConfigError(
         f"{role} {checkpoint.source}: its size is unknown to the memory plan; "
-        f"add a [[{role}]] entry with weight_bytes and source to launch/models/checkpoints.toml"
+        f"pull it once, or add a [[{role}]] entry with weight_bytes and source to launch/models/checkpoints.toml"
     )
 
 
@@ -80,3 +79,16 @@ def measured_free_gib(meminfo: Path = Path("/proc/meminfo")) -> float | None:
     except OSError:
         return None
     return int(found[1]) * 1024 / GIB if found else None
+
+
+def measured_here(r: Resolved) -> float | None:
+    """MemAvailable in GiB when this machine is unified and of the plan's class; None otherwise."""
+    from launch.machine import detect
+
+    if not r.machine.unified:
+        return None
+    try:
+        here = detect().name
+    except ConfigError:
+        return None
+    return measured_free_gib() if here == r.machine.name else None

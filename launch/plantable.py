@@ -114,8 +114,8 @@ def predicted(p: Published) -> int:
     """Tokens the model gives for the flags of a published pool."""
     q = Request(
         fraction=p.fraction, kv_dtype=p.kv, draft_kv_dtype=p.kv, ssm_dtype=p.ssm, strategy=p.strategy, ratio=p.ratio,
-        mamba_slots=None, max_running=p.running, max_tokens=None, context=QWEN_27B.native_context, chunk=2048,
-        prefill_graph=False, draft_tokens=p.draft_tokens, request_tokens=9216,
+        mamba_slots=None, max_running=p.running, running_asked=True, max_tokens=None,
+        context=QWEN_27B.native_context, chunk=2048, prefill_graph=False, draft_tokens=p.draft_tokens, request_tokens=9216,
     )  # fmt: skip
     budget = int(p.free_gib * GIB * p.fraction) - p.weights - p.runtime - MM_RESERVE
     cell = kv_bytes(QWEN_27B, p.kv) + p.draft_cell

@@ -202,6 +202,17 @@ def test_every_checked_in_preset_plans_on_every_class_it_supports():
                 assert made.fits, f"{r.slug}: {made.problems}"
 
 
+def test_the_5090_serves_one_request_at_its_published_fraction():
+    """0.88 with bf16 states is published for the 5090 (facts 2.4); fp32 states leave one request at most."""
+    keys = {"drop": ("max_running_requests", "disable_prefill_cuda_graph"), "mem_fraction_static": 0.88,
+            "mamba_radix_cache_strategy": "extra_buffer_lazy", "kv_cache_dtype": "fp8_e4m3"}  # fmt: skip
+    made = make("rtx-5090", **keys)
+    assert made.fits
+    assert made.concurrency >= 1
+    fp32 = make("rtx-5090", mamba_ssm_dtype="float32", **keys)
+    assert fp32.concurrency <= 1
+
+
 def test_all_data_has_a_source():
     for role in ("target", "draft"):
         for entry in table("checkpoints")[role]:
