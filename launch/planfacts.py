@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import ConfigError
+from launch.pinned import best_lock, pinned_repo
 from launch.plan import GIB, PlanFacts
 from launch.preset import Checkpoint
 from launch.resolve import Resolved
