@@ -92,6 +92,29 @@ def version(as_json: Json = False) -> None:
         typer.echo("\n".join(f"{k} {v}" for k, v in data.items()))
 
 
+@app.command("lint-flags")
+def lint_flags(
+    command: Annotated[str, typer.Argument(help="The pasted command line in quotes; - reads it from stdin.")],
+    as_json: Json = False,
+) -> None:
+    """Translate a community command line to this engine: removed, renamed, unknown and harmful flags."""
+    from launch.errors import CheckFailed
+    from launch.lint import lint
+
+    report = lint(sys.stdin.read() if command == "-" else command)
+    if as_json:
+        findings = [{"level": f.level, "flag": f.flag, "text": f.text} for f in report.findings]
+        print_json({"findings": findings, "argv": report.argv, "errors": report.errors})
+    else:
+        for f in report.findings:
+            typer.echo(f"{f.level:<8} {f.flag}: {f.text}")
+        typer.echo(report.command())
+    if report.errors:
+        raise CheckFailed(
+            f"{report.errors} of these flags this engine does not take; they are left out above"
+        )
+
+
 _PASS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 

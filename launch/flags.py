@@ -127,14 +127,14 @@ def _value_problem(flag: Flag, value: object) -> str | None:
         if not isinstance(value, list) or not value:
             return f"{flag.flag} takes a non-empty array, not {value!r}"
         for item in value:
-            problem = _scalar_problem(flag, item)
+            problem = scalar_problem(flag, item)
             if problem:
                 return problem
         return None
-    return _scalar_problem(flag, value)
+    return scalar_problem(flag, value)
 
 
-def _scalar_problem(flag: Flag, value: object) -> str | None:
+def scalar_problem(flag: Flag, value: object) -> str | None:
     # bool is an int in Python, and no valued flag of the engine takes one
     wrong = isinstance(value, bool)
     if flag.type == "int":
