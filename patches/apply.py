@@ -113,7 +113,7 @@ def check_base(series: Series, wheel: Path) -> None:
 
 def label(series: Series, only: Sequence[Patch] | None) -> str:
     """Version of the result. A part of the series never calls itself the whole."""
-    if only is None or set(only) >= set(series.carried):
+    if only is None or all(p in only for p in series.carried):
         return series.spark_version
     ids = ".".join(p.id.lower() for p in series.carried if p in only) or "none"
     return f"{series.spark_version}.only.{ids}"

@@ -88,7 +88,7 @@ def _download(version: str, into: Path) -> Path:
     arguments = ["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
     arguments += ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
     done = subprocess.run(
-        [*_pip(), *arguments, "--dest", str(into), f"sglang=={version}"],
+        [*pip(), *arguments, "--dest", str(into), f"sglang=={version}"],
         capture_output=True,
         text=True,
         check=False,
@@ -101,7 +101,8 @@ def _download(version: str, into: Path) -> Path:
     return found
 
 
-def _pip() -> list[str]:
+def pip() -> list[str]:
+    """Command of a pip: this interpreter's own, else one on PATH. Raises Unavailable."""
     probe = [sys.executable, "-c", "import pip"]
     if subprocess.run(probe, capture_output=True, check=False).returncode == 0:
         return [sys.executable, "-m", "pip"]

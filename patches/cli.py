@@ -184,7 +184,7 @@ def _try(args: argparse.Namespace) -> int:
             for detail in t.details:
                 print(f"{t.id}: {detail}")
         if verdicts:
-            _print_verdicts(verdicts)
+            print_verdicts(verdicts)
     return 0 if report.good and all(v.ok for v in verdicts) else 1
 
 
@@ -222,12 +222,13 @@ def _contracts(args: argparse.Namespace) -> int:
     if args.json:
         _json({"good": good, "contracts": [v.to_json() for v in verdicts]})
     else:
-        _print_verdicts(verdicts)
+        print_verdicts(verdicts)
         print("every contract behaves" if good else "NOT every contract behaves")
     return 0 if good else 1
 
 
-def _print_verdicts(verdicts: Sequence[runner.Verdict]) -> None:
+def print_verdicts(verdicts: Sequence[runner.Verdict]) -> None:
+    """The table of verdicts, and below it every line that is wrong."""
     engines = [e for e in runner.ENGINES if any(v.engine == e for v in verdicts)]
     by = {(v.patch, v.engine): v for v in verdicts}
     ids = list(dict.fromkeys(v.patch for v in verdicts))

@@ -76,7 +76,9 @@ def parse(data: bytes, name: str) -> tuple[FilePatch, ...]:
     while at < len(lines):
         line = lines[at]
         if line.startswith(_UNSUPPORTED):
-            raise ConfigError(f"{name}: line {at + 1}: only text changes are supported: {_text(line)}")
+            raise ConfigError(
+                f"{name}: line {at + 1}: only text changes are supported: {_text(line.rstrip())}"
+            )
         if line.startswith(b"--- ") and at + 1 < len(lines) and lines[at + 1].startswith(b"+++ "):
             patch, at = _parse_file(lines, at, name)
             if patch.path in {f.path for f in files}:
@@ -218,17 +220,29 @@ def _locate(lines: list[bytes], hunk: Hunk, expected: int, start: int, path: str
         places = ", ".join(str(i + 1) for i in found[:4])
         reason = f"it matches in {len(found)} places (lines {places}) and none is line {expected + 1}"
         raise DoesNotApply(path, hunk.label, reason)
-    raise DoesNotApply(path, hunk.label, _why_not(lines, block, expected))
+    raise DoesNotApply(path, hunk.label, _why_not(lines, block, start))
 
 
-def _why_not(lines: list[bytes], block: list[bytes], expected: int) -> str:
-    """The first line that differs where the block was expected, for the message."""
-    for i, want in enumerate(block):
-        at = expected + i
-        if at >= len(lines):
-            return f"context not found: the file ends before line {at + 1}"
-        if at >= 0 and lines[at] != want:
-            return f"context not found: line {at + 1} should be {_show(want)}, is {_show(lines[at])}"
+def _why_not(lines: list[bytes], block: list[bytes], start: int) -> str:
+    """The first difference at the place that is most like the block, for the message."""
+    best, at = 0, -1
+    for i in range(start - len(block) + 1, len(lines)):
+        alike = sum(0 <= i + k < len(lines) and lines[i + k] == want for k, want in enumerate(block))
+        if alike > best:
+            best, at = alike, i
+    if at < 0:
+        return "context not found, no line of it"
+    for k, want in enumerate(block):
+        line = at + k
+        if not start <= line < len(lines):
+            return (
+                f"context not found: nearest is line {max(at, 0) + 1}, where the file (or what is left) ends"
+            )
+        if lines[line] != want:
+            return (
+                f"context not found: nearest ({best} of {len(block)} lines) differs in line {line + 1}: "
+                f"should be {_show(want)}, is {_show(lines[line])}"
+            )
     return "context not found"
 
 

@@ -173,7 +173,6 @@ def import_git(root: Path, repo: Path, span: str, meta: Path | None, members: Me
         for file in sorted(meta.glob("*.toml")):
             text = file.read_text(encoding="utf-8")
             known[_fragment(file, text)] = text
-    series = load(root, hashes=False)
     files: dict[str, bytes] = {}
     entries: dict[str, tuple[str, Patch]] = {}
     for number, (sha, ident, title) in enumerate(commits(repo, span), 1):
@@ -199,9 +198,9 @@ def import_git(root: Path, repo: Path, span: str, meta: Path | None, members: Me
             part.write_bytes(data)
     with wheelfile.writing(toml) as part:
         part.write_text(text, encoding="utf-8")
-    for patch in series.patches:
-        if patch.patch and patch.patch not in files:
-            (root / patch.patch).unlink(missing_ok=True)
+    for stale in root.glob("[0-9][0-9][0-9][0-9]-*.patch"):
+        if stale.name not in files:
+            stale.unlink()
     return [*files, "series.toml"]
 
 

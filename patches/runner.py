@@ -91,8 +91,9 @@ def judge(patch: Patch, engine: str, cases: Sequence[Case]) -> Verdict:
     return verdict
 
 
-def trees(series: Series, wheel: Path, root: Path = TREES) -> dict[str, Path]:
-    """Directories to put on PYTHONPATH for each engine; unpacked when not cached."""
+def trees(series: Series, wheel: Path, root: Path | None = None) -> dict[str, Path]:
+    """Directories to put on PYTHONPATH for each engine; unpacked below `root` when not cached."""
+    root = root or TREES
     apply.check_base(series, wheel)
     base_key = wheelfile.sha256_file(wheel)[:16]
     parts = [base_key, series.spark_version, *(wheelfile.sha256(series.read(p)) for p in series.carried)]

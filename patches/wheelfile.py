@@ -132,7 +132,9 @@ def set_version(members: Members, old: str, new: str, manifest: dict[str, object
     key = f"{new_info}/METADATA"
     if key not in out:
         raise ConfigError(f"the base wheel has no {info}/METADATA")
-    out[key] = _edit(out[key], key, [(rf"^Version: {re.escape(old)}$", f"Version: {new}")])
+    header, blank, body = out[key].data.partition(b"\n\n")  # the body is a README and may say anything
+    head = _edit(Member(header), key, [(rf"^Version: {re.escape(old)}$", f"Version: {new}")])
+    out[key] = Member(head.data + blank + body, out[key].mode, out[key].compress)
     key = f"{name}/_version.py"
     if key not in out:
         raise ConfigError(f"the base wheel has no {key}, where {name}.__version__ comes from")
