@@ -89,9 +89,10 @@ def evaluate(case: Case) -> list[Finding]:
     """Every rule, in reading order."""
     from launch.check_pair import pair_rules
 
+    if known_bad := list(_status(case)):
+        return known_bad
     findings: list[Finding] = []
     for rule in (
-        _status,
         _origin,
         _architecture,
         _remote_code,

@@ -175,14 +175,24 @@ def _block(c: Case, d: Facts) -> Iterator[Finding]:
         yield fail(
             "block size", f"config.json says {block}", "draft.block_size", f"write {block} (now {declared})"
         )
-    if tokens <= block:
+    if c.preset.draft.algorithm == "DSPARK":
+        # gamma drafted and the verified anchor; arg_groups/speculative_hook.py refuses anything else
+        if tokens == block + 1:
+            yield ok("block size", f"gamma {block} and the anchor: {tokens} tokens", "draft.tokens")
+        else:
+            yield fail(
+                "block size", f"{tokens} tokens with gamma {block}", "draft.tokens", f"write {block + 1}"
+            )
+    elif tokens <= block:
         yield ok("block size", f"{tokens} tokens of a block of {block}", "draft.tokens")
-    elif tokens <= EXTRAPOLATION * block and c.preset.draft.algorithm == "DFLASH":
-        yield ok("block size", f"{tokens} tokens from weights trained at {block}: measured to help up to "
-                 f"{EXTRAPOLATION * block} (sxuff)", "draft.tokens")  # fmt: skip
+    elif tokens <= EXTRAPOLATION * block:
+        detail = (
+            f"{tokens} tokens from weights trained at {block}: measured to help up to {EXTRAPOLATION * block}"
+        )
+        yield ok("block size", f"{detail} (sxuff)", "draft.tokens")
     else:
-        yield fail("block size", f"{tokens} tokens from a block of {block}", "draft.tokens",
-                   f"write at most {EXTRAPOLATION * block if c.preset.draft.algorithm == 'DFLASH' else block}")  # fmt: skip
+        detail = f"{tokens} tokens from a block of {block}"
+        yield fail("block size", detail, "draft.tokens", f"write at most {EXTRAPOLATION * block}")
 
 
 def _quantization(c: Case, d: Facts) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launch.errors import NotAdmitted, UsageError
+from launch.errors import ConfigError, NotAdmitted, UsageError
 
 if TYPE_CHECKING:
     from launch.hub import Hub
@@ -27,10 +27,16 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def _preset(name: str) -> Preset:
+def _preset(name: str, *, usable: bool = False) -> Preset:
+    """The preset; with `usable`, ConfigError for one that is known to be bad."""
+    from launch.preset import Status
     from launch.registry import Registry
 
-    return Registry().load(name)
+    loaded = Registry().load(name)
+    if usable and loaded.status is Status.KNOWN_BAD:
+        instead = f"; use {loaded.instead}" if loaded.instead else ""
+        raise ConfigError(f"preset {name} is known to be bad: {loaded.why}{instead}")
+    return loaded
 
 
 def _hub(cache: Path | None, token_file: Path | None) -> Hub:
@@ -62,17 +68,20 @@ def check(
     resolved = resolve(loaded, machine or loaded.default_machine)
     hub = _hub(cache, token_file)
     facts: dict[str, Facts] = {}
-    for role, checkpoint in checkpoints(loaded):
+    if loaded.why is not None:  # known to be bad: say why, and fetch nothing
+        facts["target"] = Facts(loaded.target.source, "not fetched", {})
+    for role, checkpoint in checkpoints(loaded) if loaded.why is None else []:
         if checkpoint.fixture is not None:
             facts[role] = from_folder(fixtures_dir() / checkpoint.fixture, license=checkpoint.license)
         else:
             repo = pinned_repo(role, checkpoint)
             facts[role] = from_hub(hub, repo, best_lock(repo, checkpoint))
     findings = evaluate(Case(loaded, resolved.engine, facts["target"], facts.get("draft"), bake))
-    findings.append(
-        disk_finding(hub, [(pinned_repo(r, c), facts[r]) for r, c in checkpoints(loaded) if c.repo])
-    )
-    findings.append(memory_finding(resolved))
+    if loaded.why is None:
+        findings.append(
+            disk_finding(hub, [(pinned_repo(r, c), facts[r]) for r, c in checkpoints(loaded) if c.repo])
+        )
+        findings.append(memory_finding(resolved))
     if as_json:
         print_json({"preset": preset, "machine": resolved.machine.name, "digest": loaded.digest,
                     "ok": not failed(findings), "findings": [f.as_json() for f in findings]})  # fmt: skip
@@ -96,7 +105,7 @@ def pull(
     from launch.pinned import best_lock, checkpoints, pinned_repo
     from launch.pull import pull as pull_repo
 
-    loaded = _preset(preset)
+    loaded = _preset(preset, usable=True)
     hub, out = _hub(cache, token_file), []
     for role, checkpoint in checkpoints(loaded):
         if checkpoint.repo is None:
@@ -144,7 +153,7 @@ def verify(
     hub = Hub(endpoint="", cache=(cache or default_cache()).absolute())
     out: list[dict[str, Any]] = []
     whole = True
-    for role, checkpoint in checkpoints(_preset(preset)):
+    for role, checkpoint in checkpoints(_preset(preset, usable=True)):
         if checkpoint.repo is None:
             typer.echo(f"{role}: {checkpoint.source} is a fixture; sparkserve fixtures checks it", err=True)
             continue
@@ -186,7 +195,7 @@ def pin(
     from launch.pin import pin as pin_repo
     from launch.pinned import checkpoints
 
-    loaded = _preset(preset)
+    loaded = _preset(preset, usable=True)
     chosen = dict(checkpoints(loaded)).get(role)
     if chosen is None or chosen.repo is None:
         raise UsageError(f"preset {preset} has no {role} on the hub to pin; --role is target or draft")

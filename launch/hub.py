@@ -202,6 +202,12 @@ def with_retries(
             asked = retry_after(e)
             sleep(pause if asked is None else asked)
             pause = min(pause * 2, 8.0)
+        except (ValueError, KeyError, TypeError, AssertionError) as e:
+            # A proxy's log-in page, or a mirror that does not speak the hub's API.
+            raise Unavailable(
+                f"{hub.endpoint} does not answer as a model hub for {repo} ({type(e).__name__}); "
+                "check HF_ENDPOINT and the proxy"
+            ) from e
     raise AssertionError("unreachable")
 
 

@@ -30,7 +30,7 @@ REV2 = "89abcdef0123456789abcdef0123456789abcdef"
 class Fault:
     """What goes wrong with one file. `times` counts down; a fault with 0 left is over."""
 
-    kind: str  # truncate | wrong-byte | status | drop | stall | trickle
+    kind: str  # truncate | wrong-byte | status | drop | stall | trickle | html
     times: int = 1
     at: int = 0  # byte position
     status: int = 503
@@ -92,6 +92,8 @@ def app(m: Mirror) -> Starlette:
         if (fault := m.take("*api*", "status")) and "/api/" in request.url.path:
             headers = {"Retry-After": fault.retry_after} if fault.retry_after else {}
             return JSONResponse({"error": "busy"}, fault.status, headers)
+        if m.take("*api*", "html") and "/api/" in request.url.path:
+            return Response("<html>please log in</html>", media_type="text/html")
         if p["revision"] != repo.revision:
             return error(404, "RevisionNotFound", f"Invalid rev id: {p['revision']}")
         return name, repo

@@ -105,6 +105,14 @@ def test_sixteen_tokens_from_block_eight_are_allowed_and_seventeen_are_not():
     assert "write at most 16" in only(run(draft={"tokens": 17}), "block size").mend
 
 
+def test_dspark_takes_gamma_and_the_anchor():
+    config = {**copy.deepcopy(DFLASH2), "architectures": ["DSparkDraftModel"], "block_size": 7}
+    config["dflash_config"] = {"mask_token_id": 248_077, "target_layer_ids": [4, 16, 28, 40, 52]}
+    spec = {"algorithm": "DSPARK", "block_size": 7}
+    assert not [f for f in run(d=draft(config), draft={**spec, "tokens": 8}) if f.verdict is Verdict.FAIL]
+    assert only(run(d=draft(config), draft={**spec, "tokens": 7}), "block size").mend == "write 8"
+
+
 def test_weights_that_do_not_belong_to_the_config():
     d = with_tensors(draft(), {"fc.weight": Tensor("BF16", (5120, 4 * 5120))})
     assert "expected [5120, 25600]" in only(run(d=d), "target layers").detail

@@ -18,7 +18,7 @@ from launch.hub import Hub, Repo, default_cache, open_hub, read_token
 from launch.locks import Lock, find_lock, read_lock
 from launch.pinned import ensure_served
 from launch.registry import Registry
-from tests.hub.mirror import REV, REV2, Mirror, MirrorRepo, serve
+from tests.hub.mirror import REV, REV2, Fault, Mirror, MirrorRepo, serve
 from tests.hub.model27b import DFLASH2, draft, safetensors_bytes, tiny_target, write_tiny
 
 PRESET = f"""
@@ -142,6 +142,27 @@ def test_check_of_an_unreachable_hub_is_69(world, capsys, monkeypatch):
     code, _, err = run(capsys, "check", "tiny")
     assert code == 69
     assert "does not answer" in err
+
+
+@pytest.mark.parametrize("command", ["check", "pull", "verify"])
+def test_a_known_bad_preset_explains_itself_and_moves_nothing(world, capsys, tmp_path, command):
+    edit(
+        tmp_path,
+        'status = "experimental"',
+        'status = "known-bad"\nwhy = "garbage (some#1)"\ninstead = "other"',
+    )
+    code, out, err = run(capsys, command, "tiny")
+    assert code == (1 if command == "check" else 78)
+    assert "garbage (some#1)" in out + err
+    assert "use other" in out + err
+    assert world.requests == []
+
+
+def test_a_log_in_page_is_not_a_hub(world, capsys):
+    world.faults["*api*"] = Fault("html", times=9)
+    code, _, err = run(capsys, "pull", "tiny")
+    assert code == 69
+    assert "does not answer as a model hub" in err
 
 
 def test_presets_to_serving_gate(world, capsys, tmp_path):
