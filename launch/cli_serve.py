@@ -133,7 +133,8 @@ def ready_text(host: str, port: int, *, model: str, seconds: float, key: bool, a
     if as_json:
         return json.dumps({"event": "ready", "url": url, "model": model, "seconds": round(seconds, 1)})
     header = ' -H "Authorization: Bearer $(cat KEY_FILE)"' if key else ""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64})
+    hello = [{"role": "user", "content": "Hello"}]
+    body = json.dumps({"model": model, "messages": hello, "max_tokens": 64, "temperature": 0})
     return (
         f"ready after {seconds:.0f} s: {url}/v1 serves {model}; stop with Ctrl-C\n"
         f"  curl {url}/v1/chat/completions{header} -H 'Content-Type: application/json' -d '{body}'"

@@ -176,21 +176,26 @@ def _obituary(code: int, ready: bool, tail: list[str], log: Path) -> str:
 def end_group(
     child: subprocess.Popen[bytes], grace_s: float = STOP_GRACE_S, hurry: Callable[[], bool] = lambda: False
 ) -> None:
-    """TERM, then KILL after `grace_s` or on `hurry`, for every process of the group; returns when none is left."""
+    """TERM to the engine, after `grace_s` or on `hurry` KILL to its whole group; returns when none is left."""
     group = child.pid
-    # What outlives the engine's main process has nobody left to tell it to finish.
-    deadline = time.monotonic() + (grace_s if child.poll() is None else min(grace_s, ORPHAN_GRACE_S))
-    sent = _signal_group(group, signal.SIGTERM)
-    while sent and time.monotonic() < deadline and not hurry():
-        child.poll()
-        if not _group_alive(group):
-            break
-        time.sleep(0.05)
+    # The main process stops its own children in order; a TERM to all at once looks like a crash to it.
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+        _until(lambda: child.poll() is not None or hurry(), grace_s)
+    # What outlives it has nobody left to tell it to finish.
+    if _signal_group(group, signal.SIGTERM):
+        _until(lambda: (child.poll() is not None and not _group_alive(group)) or hurry(), ORPHAN_GRACE_S)
     if _group_alive(group):
         _signal_group(group, signal.SIGKILL)
     child.wait()
     while _group_alive(group):
         time.sleep(0.02)
+
+
+def _until(done: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _signal_group(group: int, number: int) -> bool:
@@ -312,14 +317,16 @@ class _Probe:
         key = self._options.api_key
         body = {"model": self._options.model, "prompt": "1 2 3", "max_tokens": 1, "temperature": 0}
         shown = f"[{host}]" if ":" in host else host
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        url = f"http://{shown}:{self._options.port}"
         try:
-            reply = httpx.post(
-                f"http://{shown}:{self._options.port}/v1/completions",
-                json=body,
-                headers={"Authorization": f"Bearer {key}"} if key else {},
-                timeout=httpx.Timeout(600.0, connect=5.0),
-                trust_env=False,
-            )
+            with httpx.Client(
+                headers=headers, timeout=httpx.Timeout(600.0, connect=5.0), trust_env=False
+            ) as client:
+                # 503 while the engine's own warm-up runs: asking then would only get in its way.
+                if client.get(f"{url}/health").status_code != 200:
+                    return False
+                reply = client.post(f"{url}/v1/completions", json=body)
             if reply.status_code in (400, 401, 403, 404) and not self._told:
                 self._told = True
                 self._options.say(f"the engine answers, but refuses a test prompt: HTTP {reply.status_code}")

@@ -64,7 +64,13 @@ if mode == "mute":
     time.sleep(600)
 
 
+warming = ["503 at first"]
+
+
 class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(503 if self.path == "/health" and warming and warming.pop() else 200, {})
+
     def do_POST(self):
         length = int(self.headers["Content-Length"])
         self.rfile.read(length)

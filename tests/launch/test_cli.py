@@ -146,7 +146,7 @@ def test_set_changes_one_flag_and_says_that_reports_no_longer_apply() -> None:
     done = run(*args, "--set", "context-length=2048", "--set", "log_level=debug")
     assert "changed by hand" in done.stderr
     changed = plain.replace("--context-length 4096", "--context-length 2048")
-    assert set(done.stdout.splitlines()) - set(changed.splitlines()) == {"  --sleep-on-idle \\"}
+    assert set(done.stdout.splitlines()) - set(changed.splitlines()) == {"  --log-level debug \\"}
 
 
 def test_presets_and_show_as_data() -> None:
