@@ -1,0 +1,1 @@
+"""Everything that knows SGLang: its HTTP interface, its log, its metrics and /server_info."""

@@ -1,0 +1,66 @@
+"""What a target offers: an engine's address, its log, and control of its life, as far as the kind has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from smoke.wait import Life
+
+
+@dataclass(frozen=True)
+class Boot:
+    """How to start: `control` names the preset of the arm without a draft, `offline` forbids the network."""
+
+    control: str | None = None
+    offline: bool = False
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a report binds to, as far as the target can tell."""
+
+    image: str | None = None
+    image_digest: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+
+
+class NotRun(Exception):  # noqa: N818  (not an error)
+    """A target cannot do what a check needs. The check is reported as not run, with this reason."""
+
+
+class Target(Protocol):
+    """One engine under test.
+
+    owns: the target starts and stops the engine. has_log: `log()` is the engine's log of the current boot,
+    else it is empty. supervised: a killed child is expected to come back by itself.
+    """
+
+    kind: str
+    url: str
+    api_key: str | None
+    owns: bool
+    has_log: bool
+    supervised: bool
+
+    def start(self, boot: Boot) -> None: ...
+    def stop(self) -> None: ...
+    def life(self) -> Life: ...
+    def log(self) -> str: ...
+    def kill_child(self) -> None: ...
+    def kernels(self) -> dict[str, float] | None: ...
+    def identity(self) -> Identity: ...
+    def memory_available(self) -> int | None: ...
+
+
+def read_meminfo(path: str = "/proc/meminfo") -> int | None:
+    """MemAvailable in bytes; on unified memory it is the GPU's pool too."""
+    try:
+        with open(path) as f:  # noqa: PTH123
+            for line in f:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        return None
+    return None
