@@ -1,0 +1,3 @@
+from smoke.cli import main
+
+raise SystemExit(main())

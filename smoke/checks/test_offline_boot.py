@@ -1,0 +1,30 @@
+"""Offline boot: with the network forbidden, the pinned checkpoints are found in the cache."""
+
+from __future__ import annotations
+
+import pytest
+
+from smoke.errors import SmokeError, expect
+from smoke.session import Session, revive
+from smoke.targets import Boot
+
+# Each of these starts the engine again: minutes on a real checkpoint.
+pytestmark = [pytest.mark.needs("life"), pytest.mark.profile("full")]
+
+
+def test_starts_offline(s: Session) -> None:
+    """It starts and answers with HF_HUB_OFFLINE=1"""
+    problem = ""
+    try:
+        s.start(Boot(offline=True), "offline boot")
+    except SmokeError as e:
+        problem = e.problem
+        revive(s, "after the offline boot")
+    expect(
+        "offline.start",
+        not problem,
+        f"the offline start failed: {problem}",
+        "pull by revision leaves no refs/main: pin target and draft revision (sparkserve pull, then serve)",
+    )
+    made = s.engine.generate("The", 5).made
+    expect("offline.tokens", made == 5, f"asked for 5 tokens, got {made}", "read the offline start's log")

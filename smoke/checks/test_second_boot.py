@@ -1,0 +1,45 @@
+"""Second boot: nothing is compiled again, and the engine is the same one."""
+
+from __future__ import annotations
+
+import pytest
+
+from smoke.engine.client import NO_THINK
+from smoke.errors import expect
+from smoke.session import Session
+
+# Each of these starts the engine again: minutes on a real checkpoint.
+pytestmark = [pytest.mark.needs("life"), pytest.mark.profile("full")]
+
+
+def test_compiles_nothing(s: Session) -> None:
+    """A second boot compiles no kernel"""
+    before = s.target.kernels()
+    text = s.engine.chat("Name a colour.", max_tokens=16, **NO_THINK)["choices"][0]["message"]["content"]
+    s.start(name="second boot")
+    again = s.engine.chat("Name a colour.", max_tokens=16, **NO_THINK)["choices"][0]["message"]["content"]
+    named = s.facts.log.compiled if s.facts.log else []
+    expect(
+        "boot2.log",
+        not named,
+        f"the second boot compiled {', '.join(named)[:200]}",
+        "the cache is not kept or its key changed: mount the cache volume, keyed by image, GPU and driver",
+    )
+    after = s.target.kernels()
+    new = (
+        sorted(k for k, t in (after or {}).items() if (before or {}).get(k) != t)
+        if before is not None
+        else []
+    )
+    expect(
+        "boot2.files",
+        not new,
+        f"{len(new)} compiled object(s) appeared: {', '.join(new)[:200]}",
+        "the cache is not kept or its key changed: mount the cache volume, keyed by image, GPU and driver",
+    )
+    expect(
+        "boot2.same",
+        again == text,
+        f"first boot said {text!r}, second {again!r}",
+        "autotuning drew other tactics: keep its cache, or switch it off for reproducible output",
+    )

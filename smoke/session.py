@@ -1,0 +1,147 @@
+"""What a check gets: the engine, what it should be, what it says of itself, and where to write what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from smoke.causes import explain
+from smoke.engine.client import Engine
+from smoke.engine.facts import EngineFacts, gather
+from smoke.errors import SmokeError
+from smoke.oracle import Oracle, find
+from smoke.profiles import Profile
+from smoke.record import Recorder
+from smoke.subject import Subject
+from smoke.targets import Boot, NotRun, Target
+from smoke.wait import PortOpen, Took, split_boot, start_phases, tail, wait_for
+from smoke.workload.prompts import Prompt, make
+
+
+@dataclass
+class Limits:
+    """Patience in seconds, and how close is close. Tests of the suite itself make them small."""
+
+    cancel_s: float = 2.0
+    idle_s: float = 60.0
+    comeback_s: float = 600.0
+    poll_s: float = 0.05
+    soak_slope: float = 64e6  # bytes of host memory an hour that may go
+
+
+@dataclass
+class Session:
+    subject: Subject
+    profile: Profile
+    target: Target
+    rec: Recorder
+    seed: int = 1
+    limits: Limits = field(default_factory=Limits)
+    deadlines: dict[str, float] = field(default_factory=dict)
+    say: Callable[[str], None] = print
+    dead: str | None = None
+    boots: int = 0
+    oracle_override: Oracle | None = None
+    control_url: str | None = None
+    _engine: Engine | None = None
+    _facts: EngineFacts | None = None
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            raise NotRun(self.dead or "the engine was not started")
+        return self._engine
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def start(self, boot: Boot | None = None, name: str | None = None) -> list[Took]:
+        """Start (or find) the engine and wait until it is really ready. Raises SmokeError."""
+        boot = boot or Boot()
+        self.close()
+        self._facts = None
+        self.target.start(boot)
+        self.boots += 1
+        headers = {"Authorization": f"Bearer {self.target.api_key}"} if self.target.api_key else {}
+        took = wait_for(self.target, start_phases(headers, self.deadlines, self.target.owns))
+        self._engine = Engine(self.target.url, self.target.api_key, timeout=self.profile.request_s)
+        self._engine.model = self.facts.served_name or self._served_model() or "default"
+        timings = self.facts.log.timings if self.facts.log else {}
+        self.rec.boot(name or f"boot {self.boots}", split_boot(took, timings))
+        return took
+
+    def _served_model(self) -> str | None:
+        r = self.engine.request("GET", "/v1/models")
+        try:
+            return str(r.json()["data"][0]["id"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            return None
+
+    @property
+    def facts(self) -> EngineFacts:
+        """Read once per boot, when first asked for."""
+        if self._facts is None:
+            log = self.target.log() if self.target.has_log else None
+            self._facts = gather(self.engine.server_info(), log)
+        return self._facts
+
+    @property
+    def known_facts(self) -> EngineFacts | None:
+        """The facts read so far, without asking the engine."""
+        return self._facts
+
+    def fresh_facts(self) -> EngineFacts:
+        self._facts = None
+        return self.facts
+
+    @property
+    def context(self) -> int:
+        return self.facts.context_length or int(self.subject.engine.get("context_length") or 0) or 4096
+
+    @property
+    def pool(self) -> int | None:
+        return self.facts.pool_tokens
+
+    @property
+    def streams(self) -> int:
+        """How many requests the engine runs at once, at most 8 for our purposes."""
+        return max(1, min(8, self.facts.running_limit or self.facts.running_asked or 8))
+
+    @property
+    def oracle(self) -> Oracle:
+        """The planted fixture's reference. NotRun when there is none on this machine."""
+        found = self.oracle_override or find(self.facts.model_path)
+        if found is None:
+            raise NotRun(
+                f"no oracle.json beside {self.facts.model_path} (build it: sparkserve fixtures build)"
+            )
+        return found
+
+    def need(self, condition: object, reason: str) -> None:
+        """Report the running check as not run, unless `condition`."""
+        if not condition:
+            raise NotRun(reason)
+
+    def prompt(self, family: str, length: int, salt: int = 0, ending: str | None = None) -> Prompt:
+        return make(family, self.seed * 1000 + salt, length, self.engine.tokenize, ending)
+
+    def check_life(self, where: str) -> None:
+        """Called after a failed check: if the engine is gone, the rest is not run, and the reason is said once."""
+        missing = PortOpen().look(self.target)
+        life = self.target.life()
+        if life.alive is False or (missing and self.target.has_log):
+            cause = explain(life.exit_code, tail(self.target.log(), 400))
+            self.dead = f"the engine died during {where}: {cause.title}"
+        elif missing:
+            self.dead = f"the server went away during {where}: {missing}"
+
+
+def revive(s: Session, name: str) -> None:
+    """Bring the engine back for the checks that follow a deliberate kill. Raises SmokeError when it does not."""
+    try:
+        s.start(Boot(), name)
+    except SmokeError as e:
+        s.dead = f"the engine did not come back ({name}): {e.problem}"
+        raise
