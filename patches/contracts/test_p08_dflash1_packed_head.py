@@ -15,6 +15,14 @@ import torch
 
 from patches.contracts import heads, support
 
+# The property test of the head paths belongs to this contract: its greedy half fails without the patch.
+from patches.contracts.test_head_property import (  # noqa: F401
+    ranks,
+    test_dflash1_greedy_tokens_equal_the_float64_reference,
+    test_every_rank_proposes_the_same,
+    test_selector_candidates_equal_the_float64_reference,
+)
+
 HIDDEN, BLOCK = 16, 4
 FOLDED = "DFLASH draft greedy head folded into the draft cuda graph (tp=1)."
 
