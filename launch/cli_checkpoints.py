@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launch.errors import ConfigError, NotAdmitted, UsageError
+from launch.errors import ConfigError, Interrupted, NotAdmitted, UsageError
 
 if TYPE_CHECKING:
     from launch.hub import Hub
@@ -43,6 +45,14 @@ def _hub(cache: Path | None, token_file: Path | None) -> Hub:
     from launch.hub import open_hub
 
     return open_hub(cache=cache, token_file=token_file)
+
+
+@contextmanager
+def _resumable(preset: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; what arrived stays: `sparkserve pull {preset}` resumes it") from None
 
 
 def check(
@@ -115,7 +125,7 @@ def pull(
             continue
         repo = pinned_repo(role, checkpoint)
         typer.echo(f"{role}: {repo} -> {hub.snapshot(repo)}", err=True)
-        with progress(str(repo), quiet=as_json) as reporter:
+        with progress(str(repo), quiet=as_json) as reporter, _resumable(preset):
             done = pull_repo(hub, repo, best_lock(repo, checkpoint), jobs=jobs, reporter=reporter)
         out.append({"role": role, "repo": repo.repo, "revision": repo.revision, "snapshot": str(done.snapshot),
                     "files": len(done.lock.files), "bytes": done.lock.total_bytes, "received": done.received,

@@ -110,7 +110,7 @@ class _Bars:
                 self.progress.advance(task, received)
 
     def note(self, text: str) -> None:
-        self.progress.console.print(escape(text))
+        self.progress.console.print(escape(text), highlight=False, soft_wrap=True)
 
 
 class _Lines:

@@ -389,11 +389,11 @@ def test_killed_in_mid_write_then_run_again(hub, repo, lock, files, mirror):
         [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     try:
-        staging = hub.folder("acme/tiny") / "blobs"
+        staging, sha = hub.folder("acme/tiny") / "blobs", hashlib.sha256(files[BIG]).hexdigest()
         deadline = threading.Event()
         for _ in range(600):
-            sizes = [p.stat().st_size for p in staging.glob("*.incomplete")] if staging.exists() else []
-            if any(s >= 100_000 for s in sizes):
+            big = list(staging.glob(f"{sha}*.incomplete")) if staging.exists() else []
+            if big and big[0].stat().st_size >= 100_000:
                 break
             assert child.poll() is None, "the pull ended before it could be killed"
             deadline.wait(0.05)
