@@ -44,6 +44,7 @@ class MirrorRepo:
     license: str = "apache-2.0"
     moved_to: str | None = None
     token: str | None = None
+    says_commit: str | None = None  # what model info claims: a mirror that answers another commit
 
 
 @dataclass
@@ -105,8 +106,8 @@ def app(m: Mirror) -> Starlette:
         name, repo = got
         siblings = [{"rfilename": f} for f in repo.files]
         return JSONResponse(
-            {"id": name, "modelId": name, "sha": repo.revision, "private": False, "gated": False, "tags": [],
-             "siblings": siblings, "cardData": {"license": repo.license}, "downloads": 0, "likes": 0}
+            {"id": name, "modelId": name, "sha": repo.says_commit or repo.revision, "private": False, "gated": False,
+             "tags": [], "siblings": siblings, "cardData": {"license": repo.license}, "downloads": 0, "likes": 0}
         )  # fmt: skip
 
     async def tree(request: Request) -> Response:

@@ -18,7 +18,7 @@ from rich.progress import Progress
 from launch.display import _Bars, _Lines, progress
 from launch.locks import LockedFile
 from tests.hub.mirror import REV, Fault
-from tests.hub.test_pull import BIG, ROOT
+from tests.hub.pulling import BIG, ROOT
 
 BIG_FILE = LockedFile(path="model[1].safetensors", size=32 << 20)
 SMALL_FILE = LockedFile(path="config.json", size=100)

@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 
 import pytest
 
-from launch.errors import CannotWrite, CheckFailed, ConfigError, Unavailable
+from launch.errors import CheckFailed, ConfigError, Unavailable
 from launch.hub import Hub, Repo, cached_snapshot, list_files, repo_info
 from launch.locks import Lock, LockedFile, find_lock
 from launch.pull import Silent, pull
 from launch.verify import ready, verify_files
 from tests.hub.mirror import REV, REV2, Fault, MirrorRepo
-
-BIG = "model-00001-of-00002.safetensors"
-SMALL = "model-00002-of-00002.safetensors"
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def no_sleep(_s: float) -> None:
-    return None
-
-
-def get(hub: Hub, repo: Repo, lock: Lock, reporter: Silent | None = None, **kw):
-    return pull(hub, repo, lock, min_free=0, reporter=reporter or Silent(), sleep=no_sleep, **kw)
-
-
-def assert_whole(hub: Hub, repo: Repo, files: dict[str, bytes]) -> None:
-    folder = hub.snapshot(repo)
-    assert {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} == set(files)
-    for path, data in files.items():
-        assert (folder / path).read_bytes() == data
-        assert (folder / path).is_symlink()
-    assert not list(hub.folder(repo.repo).rglob("*.incomplete"))
+from tests.hub.pulling import BIG, SMALL, assert_whole, get
 
 
 def test_a_pull_brings_every_file_and_completes_the_lock(hub, repo, lock, files, mirror, tmp_path):
@@ -291,154 +267,10 @@ def test_verify_names_damage_and_gaps_without_network(hub, repo, lock, files):
     assert not ready(hub, repo, whole)
 
 
-def test_a_read_only_seeded_cache_is_enough(hub, repo, lock, files, mirror, monkeypatch):
-    whole = get(hub, repo, lock).lock
-    before = {p: p.lstat().st_mtime_ns for p in hub.cache.rglob("*")}
-    shutil.rmtree(os.environ["SPARKSERVE_CACHE"])
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    result = get(hub, repo, whole)
-    assert result.received == []
-    assert {p: p.lstat().st_mtime_ns for p in hub.cache.rglob("*")} == before
-
-
 def test_offline_and_incomplete_says_what_to_do(hub, repo, lock, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(Unavailable, match=r"not complete.*HF_HUB_OFFLINE"):
         get(hub, repo, lock)
-
-
-def test_no_room_is_said_before_anything_moves(hub, repo, lock, mirror, monkeypatch):
-    usage = shutil.disk_usage(hub.cache.parent)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _p: usage._replace(free=200_000))
-    with pytest.raises(CannotWrite, match=r"needs 0\.00 GB more"):
-        get(hub, repo, lock)
-    assert mirror.sent[BIG] == 0
-
-
-def test_a_disk_that_fills_up_midway_is_resumed_later(hub, repo, lock, files, mirror, monkeypatch):
-    """ENOSPC in the middle of a shard: named, exit code 73, and the next pull goes on from there."""
-    import huggingface_hub.file_download as fd
-
-    real = fd.http_get
-    full = {"left": 90_000}
-
-    def http_get(url, temp_file, **kw):
-        if BIG not in url or full["left"] <= 0:
-            return real(url, temp_file, **kw)
-
-        class Full:
-            def __getattr__(self, name):
-                return getattr(temp_file, name)
-
-            def write(self, data):
-                full["left"] -= len(data)
-                if full["left"] <= 0:
-                    raise OSError(errno.ENOSPC, "No space left on device")
-                return temp_file.write(data)
-
-        return real(url, Full(), **kw)
-
-    monkeypatch.setattr(fd, "http_get", http_get)
-    with pytest.raises(CannotWrite, match=r"disk full.*resumes"):
-        get(hub, repo, lock)
-    assert not hub.snapshot(repo).exists()
-    get(hub, repo, lock)
-    assert_whole(hub, repo, files)
-    assert mirror.gets(BIG)[-1] is not None  # a Range request
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
-def test_a_real_full_disk(mirror, repo, lock, tmp_path):
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mount.returncode:
-        pytest.skip("mount is not allowed here")
-    try:
-        hub = Hub(endpoint=mirror.url, cache=place / "hub", attempts=2, wait=0)
-        usage = shutil.disk_usage(place)
-        with pytest.MonkeyPatch.context() as mp:  # the check up front would refuse: look past it
-            mp.setattr(shutil, "disk_usage", lambda _p: usage._replace(free=1 << 30))
-            with pytest.raises(CannotWrite, match="disk full"):
-                get(hub, repo, lock)
-        assert not hub.snapshot(repo).exists()
-        with pytest.raises(CannotWrite, match="must stay free"):
-            get(hub, repo, lock)
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def test_killed_in_mid_write_then_run_again(hub, repo, lock, files, mirror):
-    """SIGKILL while a shard arrives: nothing is served, and the next pull resumes it."""
-    mirror.faults[BIG] = Fault("stall", at=200_000)
-    code = textwrap.dedent(
-        f"""
-        import huggingface_hub.constants as c
-        c.DOWNLOAD_CHUNK_SIZE = 4096
-        from pathlib import Path
-        from launch.hub import Hub, Repo
-        from launch.locks import Lock
-        from launch.pull import pull
-        pull(Hub(endpoint={mirror.url!r}, cache=Path({str(hub.cache)!r})), Repo("acme/tiny", {REV!r}),
-             Lock(repo="acme/tiny", revision={REV!r}, partial=True, source="t"), min_free=0)
-        """
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    try:
-        staging, sha = hub.folder("acme/tiny") / "blobs", hashlib.sha256(files[BIG]).hexdigest()
-        deadline = threading.Event()
-        for _ in range(600):
-            big = list(staging.glob(f"{sha}*.incomplete")) if staging.exists() else []
-            if big and big[0].stat().st_size >= 100_000:
-                break
-            assert child.poll() is None, "the pull ended before it could be killed"
-            deadline.wait(0.05)
-        else:
-            pytest.fail("the pull never got far enough")
-    finally:
-        child.send_signal(signal.SIGKILL)
-        child.wait(10)
-    mirror.gate.set()
-    assert not hub.snapshot(repo).exists()
-    assert cached_snapshot(hub, repo) is None
-    mirror.requests.clear()
-    get(hub, repo, lock)
-    assert_whole(hub, repo, files)
-    assert mirror.gets(BIG)[0] is not None
-    assert int(mirror.gets(BIG)[0].removeprefix("bytes=").rstrip("-")) >= 100_000
-
-
-def test_two_pulls_at_once_fetch_each_file_once(hub, repo, lock, files, mirror):
-    mirror.faults[BIG] = Fault("trickle")
-    errors: list[Exception] = []
-
-    def one() -> None:
-        try:
-            get(hub, repo, lock)
-        except Exception as e:
-            errors.append(e)
-
-    threads = [threading.Thread(target=one) for _ in range(3)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(60)
-    assert errors == []
-    assert_whole(hub, repo, files)
-    assert mirror.sent[BIG] == len(files[BIG])
-
-
-def test_a_partial_snapshot_of_another_tool_is_completed(hub, repo, lock, files):
-    folder = hub.snapshot(repo)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_bytes(files["config.json"])  # a copy, as caches without links hold it
-    get(hub, repo, lock)
-    for path, data in files.items():
-        assert (folder / path).read_bytes() == data
 
 
 def test_hub_listing_and_info(hub, repo, files):
@@ -447,3 +279,24 @@ def test_hub_listing_and_info(hub, repo, files):
     assert listed[BIG].sha256 == hashlib.sha256(files[BIG]).hexdigest()
     assert listed["config.json"].sha256 is None
     assert repo_info(hub, repo).license == "apache-2.0"
+
+
+def test_a_mirror_that_answers_another_commit_is_refused(hub, repo, lock, mirror):
+    mirror.repos["acme/tiny"].says_commit = REV2
+    with pytest.raises(ConfigError, match=rf"answered commit {REV2}.*not a faithful mirror"):
+        get(hub, repo, lock)
+
+
+def test_verify_checks_a_prefix_where_no_more_is_known(hub, repo, lock, files):
+    get(hub, repo, lock)
+    sha = hashlib.sha256(files[BIG]).hexdigest()
+    for prefix, state in ((sha[:8], "ok"), ("0" * 8, "wrong")):
+        known = Lock(repo="acme/tiny", revision=REV, partial=True, source="t",
+                     files=(LockedFile(path=BIG, sha256_prefix=prefix),))  # fmt: skip
+        states = {r.path: r.state for r in verify_files(hub, repo, known)}
+        assert states == {
+            BIG: state,
+            SMALL: "unlocked",
+            "config.json": "unlocked",
+            "sub/notes.txt": "unlocked",
+        }
