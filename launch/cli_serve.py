@@ -77,6 +77,9 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
         for note in started.notes:
             typer.echo(note, err=True)
         check_places(started.resolved, places())
+        # Cheap refusals come before minutes of hashing.
+        runner.check_port(host, port)
+        ensure_served(started.resolved.preset, say=lambda text: typer.echo(text, err=True))
         if ensure_served(started.resolved.preset, say=lambda text: typer.echo(text, err=True)):
             # Everything is here and verified: the engine must not ask the hub for anything, least of all `main`.
             os.environ["HF_HUB_OFFLINE"] = "1"

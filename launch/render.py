@@ -101,6 +101,9 @@ def argv(
     env = dict(resolved.env)
     # sglang's start spawns three interpreters; without bytecode each compiles it anew (90 s instead of 29 s).
     unset = ("PYTHONDONTWRITEBYTECODE",)
+    if preset.target.repo is not None:
+        # Only what was pulled and verified is served; both revisions are pinned, so offline starts work.
+        env["HF_HUB_OFFLINE"] = "1"
     if resolved.machine.name == "cpu":
         env["PYTHONPATH"] = str(places.cpu_engine)
     return Command(tuple(words), dict(sorted(env.items())), unset)

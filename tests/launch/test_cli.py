@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.cli import main
+from launch.cli import app, main
+from launch.errors import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -181,3 +183,17 @@ def test_other_parts_are_run_not_imported() -> None:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "usage" in done.stdout.lower()
+
+
+def test_the_documented_exit_codes_are_the_ones_in_use() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE))
+    assert {int(code): text for code, text in rows.items()} == EXIT_CODES
+
+
+def test_every_command_is_documented() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    for command in app.registered_commands:
+        assert command.callback is not None
+        name = command.name or command.callback.__name__
+        assert f"`{name}" in page, name

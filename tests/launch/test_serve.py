@@ -41,7 +41,13 @@ class Server:
     """A running `python -m launch serve` with the mock behind it."""
 
     def __init__(
-        self, tmp: Path, mode: str, *args: str, preset: str = PRESET, port: int | None = None
+        self,
+        tmp: Path,
+        mode: str,
+        *args: str,
+        preset: str = PRESET,
+        port: int | None = None,
+        **more_env: str,
     ) -> None:
         fixture = tmp / "fixtures" / "qwen38-w4a4"
         fixture.mkdir(parents=True, exist_ok=True)
@@ -54,6 +60,7 @@ class Server:
             "SPARKSERVE_FIXTURES": str(tmp / "fixtures"),
             "MOCK_ENGINE": mode,
             "MOCK_PIDS": str(self.pid_file),
+            **more_env,
         }
         argv = [
             sys.executable,
@@ -276,3 +283,40 @@ def test_fixtures_not_built_names_the_command_that_builds_them(tmp_path: Path) -
     assert code == 78
     assert "sparkserve fixtures build" in err
     assert not server.pid_file.exists()
+
+
+HUB_PRESET = """
+schema = 1
+name = "hub"
+title = "T"
+status = "experimental"
+default_machine = "h200"
+target = { repo = "a/b", revision = "0123456789012345678901234567890123456789" }
+machine.h200 = {}
+"""
+
+
+def test_hub_checkpoints_are_served_offline_and_only_when_pulled(tmp_path: Path) -> None:
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "hub.toml").write_text(HUB_PRESET)
+    places = {
+        "SPARKSERVE_PRESETS": str(tmp_path / "presets"),
+        "HF_HUB_CACHE": str(tmp_path / "hub"),
+        "SPARKSERVE_CACHE": str(tmp_path / "cache"),
+    }
+    with serving(tmp_path, "serve", preset="hub", **places) as server:
+        code, _, err = server.end()
+    assert code == 78
+    assert "run `sparkserve pull hub`" in err
+    assert not server.pid_file.exists()
+    snapshot = tmp_path / "hub" / "models--a--b" / "snapshots" / "0123456789012345678901234567890123456789"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    with serving(tmp_path, "serve", preset="hub", **places) as server:
+        assert "serves hub" in server.until_ready()
+        environ = Path(f"/proc/{server.pids()[0]}/environ").read_bytes().split(b"\0")
+        assert b"HF_HUB_OFFLINE=1" in environ
+        server.process.send_signal(signal.SIGTERM)
+        code, _, err = server.end()
+    assert code == 0
+    assert "verifying target a/b" in err
