@@ -42,6 +42,12 @@ def parser() -> argparse.ArgumentParser:
         "--image", default=os.environ.get("SPARKSERVE_IMAGE", "sparkserve:latest"), help="docker target"
     )
     ap.add_argument("--no-gpu", action="store_true", help="docker target: ask for no GPU")
+    ap.add_argument("--hub", type=Path, help="docker target: the host's Hugging Face home, mounted read-only")
+    ap.add_argument(
+        "--mount", action="append", default=[], metavar="HOST:INSIDE", help="docker target: read-only"
+    )
+    ap.add_argument("--network", help="docker target: `host` where Docker cannot publish ports")
+    ap.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="docker target")
     ap.add_argument("--machine", help="machine class of the preset; default: this machine's")
     ap.add_argument("--profile", choices=tuple(PROFILES), default="quick")
     ap.add_argument("-k", dest="select", metavar="EXPR", help="only checks that match (pytest's -k)")
@@ -149,9 +155,24 @@ def _target(kind: str, a: argparse.Namespace, subject: Subject) -> Target:
             raise SmokeError(f"--url {a.url!r} is not a URL", "write http://host:port", errors.USAGE)
         return UrlTarget(a.url, key)
     if kind == "docker":
-        from smoke.targets.docker import DockerTarget
+        from smoke.targets.docker import DockerTarget, Run
 
-        return DockerTarget(subject.name, a.image, gpus=not a.no_gpu, api_key=key)
+        bad = [w for w in a.mount if ":" not in w] + [w for w in a.env if "=" not in w]
+        if bad:
+            raise SmokeError(
+                f"{bad[0]!r} is not understood", "write HOST:INSIDE, or NAME=VALUE", errors.USAGE
+            )
+        run = Run(
+            a.image,
+            gpu=not a.no_gpu,
+            hub=a.hub,
+            mounts=tuple(a.mount),
+            network=a.network,
+            arguments=("--machine", subject.machine) if subject.machine else (),
+            environment=tuple((n, v) for n, _, v in (w.partition("=") for w in a.env)),
+            key_file=a.api_key_file,
+        )
+        return DockerTarget(subject.name, run, api_key=key)
     from smoke.targets.process import ProcessTarget
 
     return ProcessTarget(subject.name, machine=subject.machine, key_file=a.api_key_file, api_key=key)

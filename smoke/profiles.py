@@ -70,10 +70,11 @@ def fit(load: Load, context: int, pool: int | None, room: int = 16) -> Load:
 
 
 def depths(profile: Profile, context: int, pool: int | None, answer: int = 64) -> tuple[int, ...]:
-    """The profile's depths that fit; where none does, five even steps up to what fits."""
-    limit = (context if pool is None else min(context, pool)) - answer - 16
-    fitting = tuple(d for d in profile.depths if d <= limit)
-    if len(fitting) == len(profile.depths):
-        return fitting
-    n = len(profile.depths)
-    return tuple(sorted({max(32, limit * (i + 1) // n) for i in range(n)}))
+    """The profile's depths that fit and, when one does not, the deepest that does; at least three steps."""
+    limit = max(96, (context if pool is None else min(context, pool)) - answer - 16)
+    fitting = {d for d in profile.depths if d <= limit}
+    if len(fitting) < len(profile.depths):
+        fitting.add(limit)
+    if len(fitting) < 3:
+        fitting |= {max(32, limit * i // 4) for i in (1, 2)}
+    return tuple(sorted(fitting))

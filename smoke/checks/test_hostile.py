@@ -17,6 +17,7 @@ from smoke.session import Session, revive
 HUGE = 2**31 - 1
 CHAT: dict[str, dict[str, Any]] = {
     "top_logprobs-1000": {"logprobs": True, "top_logprobs": 1000},
+    "top_logprobs-million": {"logprobs": True, "top_logprobs": 10**6},
     "n-129": {"n": 129, "max_tokens": 1},
     "n-0": {"n": 0},
     "max_tokens-negative": {"max_tokens": -1},

@@ -165,7 +165,7 @@ def _memory(ax: Any, r: Report) -> None:
     ax.plot(x, y, color=_SERIES[0], linewidth=1.5)
     low = min(range(len(y)), key=y.__getitem__)
     ax.axhline(y[low], color=_SERIES[4], linewidth=1, linestyle="--")
-    ax.annotate(f"low {y[low]:.1f} GB", (x[low], y[low]), xytext=(0, 4), textcoords="offset points", fontsize=9,
+    ax.annotate(f"low {y[low]:.1f} GB", (x[low], y[low]), xytext=(0, -11), textcoords="offset points", fontsize=9,
                 ha="right" if x[low] > x[-1] / 2 else "left")  # fmt: skip
     ax.set_xlabel("seconds")
     ax.set_ylabel("GB")

@@ -4,83 +4,114 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from smoke.errors import CONFIG, ENGINE, SmokeError
 from smoke.targets.base import Boot, Identity, NotRun, read_meminfo
+from smoke.targets.process import free_port
 from smoke.wait import Life
 
-PORT = "8000/tcp"  # inside the container
-CACHE = "sparkserve-cache"  # the one volume: compiled kernels, tactics, hub cache
+PORT = 30000  # inside the container
+CACHE = (
+    "sparkserve-cache"  # the one writable volume: compiled kernels and tactics, keyed inside by image and GPU
+)
 LABEL = "io.sparkserve.smoke"
+UID = 10001
+TMPFS = {
+    "/run/spark": f"rw,nosuid,nodev,noexec,uid={UID},gid={UID},mode=0750,size=64m",
+    "/tmp": "rw,nosuid,nodev,exec,mode=1777,size=2g",
+}
+STOP_S = 60
 _FIND = r"find /cache -name '*.so' -printf '%T@ %p\n' -o -name '*.cubin' -printf '%T@ %p\n'"
 
 
+@dataclass(frozen=True)
+class Run:
+    """How to run the image, beside the preset.
+
+    hub: the host's Hugging Face home, mounted read-only at /models; mounts: more `HOST:INSIDE` folders, read-only;
+    network: None publishes the port on loopback, `host` uses the host's (then the port is the image's own).
+    """
+
+    image: str
+    gpu: bool = True
+    hub: Path | None = None
+    mounts: tuple[str, ...] = ()
+    network: str | None = None
+    arguments: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    key_file: Path | None = None
+
+
+def options(preset: str, run: Run, port: int, boot: Boot) -> dict[str, Any]:
+    """Keyword arguments of containers.run: no privilege, read-only root, loopback, never restarted from outside."""
+    volumes = {CACHE: {"bind": "/cache", "mode": "rw"}}
+    if run.hub:
+        volumes[str(run.hub)] = {"bind": "/models", "mode": "ro"}
+    if run.key_file:
+        volumes[str(run.key_file.resolve())] = {"bind": "/run/secrets/api-key", "mode": "ro"}
+    for mount in run.mounts:
+        host, _, inside = mount.partition(":")
+        volumes[host] = {"bind": inside, "mode": "ro"}
+    key = ["--api-key-file", "/run/secrets/api-key"] if run.key_file else []
+    found: dict[str, Any] = {
+        "image": run.image,
+        "command": [boot.control or preset, *run.arguments, *key],
+        "detach": True,
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "tmpfs": TMPFS,
+        "shm_size": 512 << 20,
+        "pids_limit": 4096,
+        "volumes": volumes,
+        "environment": {**dict(run.environment), **({"HF_HUB_OFFLINE": "1"} if boot.offline else {})},
+        "labels": {LABEL: preset},
+    }
+    if run.network:
+        found["network_mode"] = run.network
+    else:
+        found["ports"] = {f"{PORT}/tcp": ("127.0.0.1", port)}
+    if run.gpu:
+        found["device_requests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
+    return found
+
+
 class DockerTarget:
-    """Created stopped; `start` replaces the container, so each boot has a log of its own."""
+    """`start` replaces the container, so each boot has a log of its own; the cache volume stays."""
 
     kind = "docker"
     owns = True
     has_log = True
     supervised = True
 
-    def __init__(
-        self,
-        preset: str,
-        image: str,
-        *,
-        client: Any = None,
-        gpus: bool = True,
-        api_key: str | None = None,
-        environment: dict[str, str] | None = None,
-    ) -> None:
-        self.preset, self.image, self.gpus, self.api_key = preset, image, gpus, api_key
-        self.environment = environment or {}
+    def __init__(self, preset: str, run: Run, *, client: Any = None, api_key: str | None = None) -> None:
+        self.preset, self.run, self.api_key = preset, run, api_key
         self.client = client or _connect()
         self.container: Any = None
-        self.url = "http://127.0.0.1:0"
+        self.port = PORT if run.network == "host" else free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def start(self, boot: Boot) -> None:
+        """An offline boot is told so by HF_HUB_OFFLINE: without any network its published port would close too."""
         import docker.errors
-        import docker.types
 
         self.stop()
-        options: dict[str, Any] = {
-            "detach": True,
-            "ports": {PORT: ("127.0.0.1", None)},
-            "volumes": {CACHE: {"bind": "/cache", "mode": "rw"}},
-            "read_only": True,
-            "tmpfs": {"/tmp": "", "/run": ""},
-            "labels": {LABEL: self.preset},
-            "environment": self.environment | ({"HF_HUB_OFFLINE": "1"} if boot.offline else {}),
-        }
-        if self.gpus:
-            options["device_requests"] = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])]
-        command = [boot.control or self.preset]
         try:
-            self.container = self.client.containers.run(self.image, command, **options)
+            self.container = self.client.containers.run(**options(self.preset, self.run, self.port, boot))
         except docker.errors.ImageNotFound as e:
-            raise SmokeError(
-                f"there is no image {self.image}", "build it (make image) or pass --image", CONFIG
-            ) from e
+            todo = "build it, or name another with --image"
+            raise SmokeError(f"there is no image {self.run.image}", todo, CONFIG) from e
         except docker.errors.APIError as e:
             why = str(e.explanation or e)
             todo = (
-                "install the NVIDIA container toolkit"
+                "install the NVIDIA container toolkit, or pass --no-gpu"
                 if "capabilities" in why
-                else "docker's answer says why"
+                else "mend that"
             )
-            raise SmokeError(f"docker did not start {self.image}: {why}", todo, ENGINE) from e
-        # No network in an offline boot would close the published port too; the engine is told instead, and the
-        # image's own test cuts the network for real.
-        self._find_port()
-
-    def _find_port(self) -> None:
-        with contextlib.suppress(Exception):
-            self.container.reload()
-        bound = (self.container.attrs.get("NetworkSettings", {}).get("Ports") or {}).get(PORT)
-        if bound:
-            self.url = f"http://127.0.0.1:{bound[0]['HostPort']}"
+            raise SmokeError(f"docker did not start {self.run.image}: {why}", todo, ENGINE) from e
 
     def life(self) -> Life:
         if self.container is None:
@@ -109,9 +140,9 @@ class DockerTarget:
     def stop(self) -> None:
         if self.container is not None:
             with contextlib.suppress(Exception):
-                self.container.stop(timeout=60)
+                self.container.stop(timeout=STOP_S)
             with contextlib.suppress(Exception):
-                self.container.remove(force=True)
+                self.container.remove(force=True, v=True)
             self.container = None
 
     def kill_child(self) -> None:
@@ -134,17 +165,24 @@ class DockerTarget:
         return {p: float(t) for t, _, p in (ln.partition(" ") for ln in lines) if p}
 
     def identity(self) -> Identity:
-        image = self.container.image if self.container is not None else self.client.images.get(self.image)
+        import docker.errors
+
+        try:
+            image = (
+                self.container.image if self.container is not None else self.client.images.get(self.run.image)
+            )
+        except docker.errors.DockerException:
+            return Identity(self.run.image, command=(self.run.image, self.preset))
         digests = image.attrs.get("RepoDigests") or []
         digest = digests[0].partition("@")[2] if digests else image.id
-        return Identity(self.image, digest, dict(image.labels or {}), (self.image, self.preset))
+        return Identity(self.run.image, digest, dict(image.labels or {}), (self.run.image, self.preset))
 
     def memory_available(self) -> int | None:
         return read_meminfo()
 
 
 def _health(state: dict[str, Any]) -> str | None:
-    """The guard's word from the HEALTHCHECK's output (ready | loading | wedged | tripped), else Docker's own."""
+    """The keeper's word from the HEALTHCHECK's output (`ready for 3 s`, ...), else Docker's own."""
     health = state.get("Health")
     if not health:
         return None
@@ -152,8 +190,8 @@ def _health(state: dict[str, Any]) -> str | None:
         words = str(entry.get("Output", "")).strip()
         with contextlib.suppress(ValueError):
             words = str(json.loads(words).get("state", ""))
-        for word in ("tripped", "wedged", "loading", "ready"):
-            if word in words:
+        for word in ("tripped", "wedged", "failed", "loading", "ready"):
+            if words.startswith(word):
                 return word
     return {"starting": "loading", "healthy": "ready", "unhealthy": "wedged"}.get(str(health.get("Status")))
 

@@ -15,7 +15,7 @@ import pytest
 from smoke.errors import CONFIG, SmokeError
 from smoke.targets import Boot, NotRun
 from smoke.targets import docker as docker_target
-from smoke.targets.docker import LABEL, DockerTarget
+from smoke.targets.docker import LABEL, DockerTarget, Run
 from smoke.targets.process import ProcessTarget, Start, sparkserve
 from smoke.targets.url import UrlTarget
 
@@ -135,7 +135,7 @@ class FakeContainer:
     def stop(self, timeout: int) -> None:
         self.calls.append("stop")
 
-    def remove(self, force: bool) -> None:
+    def remove(self, force: bool, v: bool) -> None:
         self.calls.append("remove")
 
     def exec_run(self, command: list[str]) -> Any:
@@ -146,19 +146,21 @@ class FakeContainer:
 class FakeDocker:
     def __init__(self, container: FakeContainer | Exception) -> None:
         self.container, self.options = container, {}  # type: tuple[Any, dict[str, Any]]
-        self.containers = self
-        self.command: list[str] = []
+        self.containers = self.images = self
 
-    def run(self, image: str, command: list[str], **options: Any) -> Any:
+    def get(self, image: str) -> Any:
+        raise docker.errors.ImageNotFound(image)
+
+    def run(self, **options: Any) -> Any:
         if isinstance(self.container, Exception):
             raise self.container
-        self.image, self.command, self.options = image, command, options
+        self.options = options
         return self.container
 
 
 def started(state: dict[str, Any], log: str = "", **kw: Any) -> tuple[DockerTarget, FakeDocker]:
     client = FakeDocker(FakeContainer(state, log))
-    t = DockerTarget("preset", "img", client=client, **kw)
+    t = DockerTarget("preset", Run("img", **kw), client=client)
     t.start(Boot())
     return t, client
 
@@ -166,33 +168,48 @@ def started(state: dict[str, Any], log: str = "", **kw: Any) -> tuple[DockerTarg
 RUNNING = {"Status": "running"}
 
 
-def test_docker_run_keeps_to_the_contract() -> None:
-    t, client = started(RUNNING)
+def test_docker_run_keeps_to_the_contract(tmp_path: Path) -> None:
+    t, client = started(RUNNING, hub=tmp_path, mounts=("/a:/b",), arguments=("--machine", "gb10-128"))
     o = client.options
-    assert (client.image, client.command) == ("img", ["preset"])
-    assert o["ports"] == {"8000/tcp": ("127.0.0.1", None)}  # loopback only
-    assert o["read_only"] is True
+    assert (o["image"], o["command"]) == ("img", ["preset", "--machine", "gb10-128"])
+    assert o["ports"] == {"30000/tcp": ("127.0.0.1", t.port)}  # loopback only
+    assert t.url == f"http://127.0.0.1:{t.port}"
+    assert (o["read_only"], o["cap_drop"]) == (True, ["ALL"])
     assert "privileged" not in o
+    assert "restart_policy" not in o  # a tripped guard must not run into the same wall
     assert o["labels"] == {LABEL: "preset"}
     assert o["device_requests"][0]["Capabilities"] == [["gpu"]]
-    assert t.url == "http://127.0.0.1:49155"
+    assert o["volumes"][str(tmp_path)] == {"bind": "/models", "mode": "ro"}
+    assert o["volumes"]["/a"] == {"bind": "/b", "mode": "ro"}
+    assert [v["bind"] for v in o["volumes"].values() if v["mode"] == "rw"] == ["/cache"]
 
 
 def test_docker_without_a_gpu_and_the_other_boots() -> None:
-    t, client = started(RUNNING, gpus=False)
+    t, client = started(RUNNING, gpu=False)
     assert "device_requests" not in client.options
     t.start(Boot(control="plain"))
-    assert client.command == ["plain"]
+    assert client.options["command"] == ["plain"]
     t.start(Boot(offline=True))
     assert client.options["environment"]["HF_HUB_OFFLINE"] == "1"
     assert client.container.calls.count("remove") == 2  # each start replaces the last one
 
 
+def test_docker_on_the_hosts_network_and_with_a_key(tmp_path: Path) -> None:
+    t, client = started(RUNNING, network="host", key_file=tmp_path / "key")
+    assert t.url == "http://127.0.0.1:30000"
+    assert "ports" not in client.options
+    assert client.options["network_mode"] == "host"
+    assert client.options["command"][-2:] == ["--api-key-file", "/run/secrets/api-key"]
+
+
 @pytest.mark.parametrize(
     ("health", "want"),
     [
-        ({"Status": "healthy", "Log": [{"Output": '{"state": "ready"}'}]}, "ready"),
-        ({"Status": "unhealthy", "Log": [{"Output": "tripped: MemAvailable 1 GB"}]}, "tripped"),
+        ({"Status": "healthy", "Log": [{"Output": "ready for 3 s"}]}, "ready"),
+        (
+            {"Status": "unhealthy", "Log": [{"Output": "tripped for 1 s (MemAvailable: not ready)"}]},
+            "tripped",
+        ),
         ({"Status": "starting", "Log": []}, "loading"),
         ({"Status": "unhealthy", "Log": []}, "wedged"),
         (None, None),
@@ -232,9 +249,10 @@ def test_docker_kernels_and_kill() -> None:
     ],
 )  # fmt: skip
 def test_docker_errors_are_one_line(error: Exception, words: str) -> None:
-    t = DockerTarget("preset", "img", client=FakeDocker(error))  # type: ignore[arg-type]
+    t = DockerTarget("preset", Run("img"), client=FakeDocker(error))  # type: ignore[arg-type]
     with pytest.raises(SmokeError, match=words):
         t.start(Boot())
+    assert t.identity().image == "img"  # the report of a failed start is still written
 
 
 def test_no_docker_engine_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
