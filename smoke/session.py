@@ -112,7 +112,7 @@ class Session:
     @property
     def oracle(self) -> Oracle:
         """The planted fixture's reference. NotRun when there is none on this machine."""
-        found = self.oracle_override or find(self.facts.model_path)
+        found = self.oracle_override or find(self.target.host_path(self.facts.model_path or ""))
         if found is None:
             raise NotRun(
                 f"no oracle.json beside {self.facts.model_path} (build it: sparkserve fixtures build)"

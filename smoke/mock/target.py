@@ -116,3 +116,6 @@ class MockTarget:
     def memory_available(self) -> int | None:
         self.memory += 1
         return 64 * 2**30 - (self.memory * 2**26 if "memory-creeps" in self.s.faults else 0)
+
+    def host_path(self, path: str) -> str:
+        return path

@@ -180,6 +180,14 @@ class DockerTarget:
     def memory_available(self) -> int | None:
         return read_meminfo()
 
+    def host_path(self, path: str) -> str:
+        """Where a file of the container lies outside, through the mounts."""
+        for mount in self.run.mounts:
+            host, _, inside = mount.partition(":")
+            if path == inside or path.startswith(inside.rstrip("/") + "/"):
+                return host + path[len(inside) :]
+        return path
+
 
 def _health(state: dict[str, Any]) -> str | None:
     """The keeper's word from the HEALTHCHECK's output (`ready for 3 s`, ...), else Docker's own."""

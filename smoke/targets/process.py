@@ -186,6 +186,9 @@ class ProcessTarget:
     def memory_available(self) -> int | None:
         return read_meminfo()
 
+    def host_path(self, path: str) -> str:
+        return path
+
 
 def _family(pid: int) -> list[psutil.Process]:
     try:

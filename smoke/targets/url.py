@@ -40,3 +40,6 @@ class UrlTarget:
 
     def memory_available(self) -> int | None:
         return None  # the server may be on another machine
+
+    def host_path(self, path: str) -> str:
+        return path

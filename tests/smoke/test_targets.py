@@ -226,6 +226,12 @@ def test_docker_exit_code_and_restarts() -> None:
     assert (life.alive, life.exit_code, life.restarts) == (False, 75, 1)
 
 
+def test_docker_finds_mounted_files_outside() -> None:
+    t, _ = started(RUNNING, mounts=("/srv/fx:/fixtures",))
+    assert t.host_path("/fixtures/a/b") == "/srv/fx/a/b"
+    assert t.host_path("/fixtures2/a") == "/fixtures2/a"
+
+
 def test_docker_identity_is_a_digest() -> None:
     t, _ = started(RUNNING)
     assert t.identity().image_digest == "sha256:" + "a" * 64
