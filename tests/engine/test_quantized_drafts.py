@@ -1,6 +1,7 @@
 """Quantized DFlash drafts serve through the real engine and accept exactly as the BF16 draft does.
 
-Patches P02 and P03 hold this up; on the released engine such a draft fails to load, or proposes noise.
+Patches P02 and P03 hold this up; on the released engine such a draft fails to load, or proposes noise. The
+context's keys and values go the eager way here; that a GPU takes it too is in the contract of P03.
 """
 
 from __future__ import annotations
@@ -54,5 +55,3 @@ def test_a_quantized_draft_accepts_as_the_bf16_one(fixtures: Path, tmp_path: Pat
         answer = server.generate(PARIS, TOKENS)
         assert answer["output_ids"] == cycles.expected(target, PARIS, TOKENS)[0]
         assert answer["meta_info"]["spec_accept_length"] == FIXTURES[name].accept, server.tail(20)
-        log = server.log.read_text(encoding="utf-8", errors="replace")
-    assert "DFLASH fused KV materialization disabled: quantized qkv_proj" in log
