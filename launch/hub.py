@@ -192,6 +192,10 @@ def with_retries(
     import httpx
     from huggingface_hub.errors import HfHubHTTPError
 
+    if offline():
+        raise Unavailable(
+            f"{repo} is not complete in {hub.cache} and HF_HUB_OFFLINE is set; unset it, or pull it once online"
+        )
     pause = hub.wait
     for attempt in range(1, hub.attempts + 1):
         try:

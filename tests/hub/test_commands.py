@@ -158,6 +158,15 @@ def test_a_known_bad_preset_explains_itself_and_moves_nothing(world, capsys, tmp
     assert world.requests == []
 
 
+@pytest.mark.parametrize("command", [("check", "tiny"), ("pull", "tiny"), ("pin", "tiny", "--revision", REV)])
+def test_offline_with_an_empty_cache_says_so(world, capsys, monkeypatch, command):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, _, err = run(capsys, *command)
+    assert code == 69
+    assert "HF_HUB_OFFLINE is set" in err
+    assert world.requests == []
+
+
 def test_a_log_in_page_is_not_a_hub(world, capsys):
     world.faults["*api*"] = Fault("html", times=9)
     code, _, err = run(capsys, "pull", "tiny")
