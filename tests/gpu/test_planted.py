@@ -67,7 +67,8 @@ CASES = [
     Case("qwen38-w4a4-bf16-head", "dflash2"),
     Case("qwen36-w4a16-vocab2000", "dflash2-vocab2000"),
     Case("qwen38-w4a4", "dflash2-nvfp4", quantization="modelopt_fp4"),
-    Case("qwen38-w4a4", "dflash2-nvfp4-fc", quantization="modelopt_fp4"),
+    Case("qwen38-w4a4", "dflash2-nvfp4-all", quantization="modelopt_fp4"),
+    Case("qwen38-w4a4", "dflash-nvfp4", quantization="modelopt_fp4", accept=2.0, tokens=16, folded=GREEDY),
     Case("qwen38-w4a4", "dflash2-mixed", quantization="modelopt_mixed"),
     Case("qwen38-w4a4", "dflash2-fp8", quantization="modelopt_fp8"),
     Case("qwen38-w4a4", "dflash2-w4a16", quantization="compressed-tensors"),
@@ -130,7 +131,12 @@ def _devices(case: Case) -> str:
     return str(int(worker) % max(1, gpus()))
 
 
-@pytest.fixture(scope="module", params=[*CASES, *TP_CASES], ids=str)
+def _param(case: Case) -> object:
+    # With xdist, --dist loadgroup keeps a case's tests on one worker, so that it boots once.
+    return pytest.param(case, id=str(case), marks=pytest.mark.xdist_group(str(case)))
+
+
+@pytest.fixture(scope="module", params=[_param(c) for c in (*CASES, *TP_CASES)])
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     case: Case = request.param
     if gpus() < case.tp:
