@@ -345,6 +345,19 @@ def test_promote_refuses_a_report_about_something_else(world, capsys, tmp_path, 
     assert not (tmp_path / "evidence").exists()
 
 
+def test_promote_reads_what_the_smoke_suite_writes(world):
+    """The keys are the report's own: a renamed field breaks this before it breaks an operator."""
+    from launch.promote import objections
+    from smoke.report.model import Bound, Counts, Report
+
+    bound = Bound(**report()["bound"], preset_status="experimental", hardware="NVIDIA H200", seed=0)
+    made = Report(
+        verdict="good", headline="", complete=True, started="2026-11-30T12:00:00Z", seconds=1.0,
+        counts=Counts(), bound=bound,
+    )  # fmt: skip
+    assert objections(Registry().load("tiny"), json.loads(made.model_dump_json())) == []
+
+
 @pytest.mark.parametrize("change", [{"verdict": "not good"}, {"complete": False}])
 def test_promote_refuses_a_bad_run(world, capsys, tmp_path, change):
     assert promote(capsys, tmp_path, {**report(), **change})[0] == 1
