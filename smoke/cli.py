@@ -123,6 +123,8 @@ def smoke(a: argparse.Namespace) -> int:
             target.stop()
     report = build(rec, what, first_facts, a.select, stopped=stopped, interrupted=interrupted)
     _deliver(report, a, say)
+    if logs := target.tidy(keep=report.verdict != "good"):
+        say(f"smoke: the engine's logs are kept in {logs}")
     if stopped:
         _print_error(stopped)
         return stopped.code

@@ -87,7 +87,6 @@ def gather(info: Mapping[str, Any] | None, log: str | None) -> EngineFacts:
         ),
         running_limit=_first(
             state.get("effective_max_running_requests_per_dp"),
-            info.get("max_req_input_len") and lf and lf.running_limit,
             lf and lf.running_limit,
         ),
         running_asked=_i(info.get("max_running_requests")),

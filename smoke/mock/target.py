@@ -119,3 +119,7 @@ class MockTarget:
 
     def host_path(self, path: str) -> str:
         return path
+
+    def tidy(self, *, keep: bool) -> str | None:
+        del keep
+        return None

@@ -148,10 +148,12 @@ class DockerTarget:
     def kill_child(self) -> None:
         """Kill the scheduler inside; the image has Python but no pkill."""
         code = (
-            "import psutil;"
-            "p=[x for x in psutil.process_iter(['name','cmdline']) "
-            "if 'scheduler' in ' '.join([x.info['name'] or '', *(x.info['cmdline'] or [])])];"
-            "[x.kill() for x in p]; raise SystemExit(0 if p else 3)"
+            "import os, psutil\n"
+            "words = lambda p: (p.info['name'] or '') + ' ' + ' '.join((p.info['cmdline'] or [])[:1])\n"
+            "found = [p for p in psutil.process_iter(['name', 'cmdline'])"
+            " if 'scheduler' in words(p) and p.pid != os.getpid()]\n"
+            "[p.kill() for p in found]\n"
+            "raise SystemExit(0 if found else 3)"
         )
         result = self.container.exec_run(["python", "-c", code])
         if result.exit_code:
@@ -179,6 +181,10 @@ class DockerTarget:
 
     def memory_available(self) -> int | None:
         return read_meminfo()
+
+    def tidy(self, *, keep: bool) -> str | None:
+        del keep
+        return None  # containers are removed at each start and at the end; the cache volume is meant to stay
 
     def host_path(self, path: str) -> str:
         """Where a file of the container lies outside, through the mounts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -185,6 +186,15 @@ class ProcessTarget:
 
     def memory_available(self) -> int | None:
         return read_meminfo()
+
+    def tidy(self, *, keep: bool) -> str | None:
+        """Remove the logs' folder, or say where it is kept."""
+        if not self.own_dir:
+            return None
+        if keep and self.dir.is_dir():
+            return str(self.dir)
+        shutil.rmtree(self.dir, ignore_errors=True)
+        return None
 
     def host_path(self, path: str) -> str:
         return path

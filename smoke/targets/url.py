@@ -43,3 +43,7 @@ class UrlTarget:
 
     def host_path(self, path: str) -> str:
         return path
+
+    def tidy(self, *, keep: bool) -> str | None:
+        del keep
+        return None

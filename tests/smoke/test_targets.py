@@ -70,6 +70,14 @@ def test_a_killed_scheduler_ends_the_process_with_its_code(target: ProcessTarget
     assert target.life().exit_code == 70
 
 
+def test_logs_are_kept_only_when_they_are_needed() -> None:
+    t = ProcessTarget("p", render=render)
+    assert t.tidy(keep=True) == str(t.dir)
+    assert t.dir.is_dir()
+    assert t.tidy(keep=False) is None
+    assert not t.dir.exists()
+
+
 def test_each_boot_has_a_log_of_its_own(target: ProcessTarget) -> None:
     for _ in range(2):
         target.start(Boot())
