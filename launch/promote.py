@@ -53,7 +53,7 @@ def objections(preset: Preset, report: Mapping[str, Any]) -> list[str]:
     pairs = [("name", b.get("preset"), preset.name), ("sha256", b.get("preset_sha256"), preset.digest),
              ("target.repo", b.get("target"), preset.target.source),
              ("target.revision", b.get("target_revision"), preset.target.revision),
-             ("draft.repo", b.get("draft"), draft.source if draft and not draft.in_target else None),
+             ("draft.repo", b.get("draft"), draft.source if draft else None),
              ("draft.revision", b.get("draft_revision"), draft.revision if draft else None)]  # fmt: skip
     out += [f"{key}: the report has {got!r}, the preset {want!r}" for key, got, want in pairs if got != want]
     return out + _machine(preset, b)

@@ -358,6 +358,20 @@ def test_promote_reads_what_the_smoke_suite_writes(world):
     assert objections(Registry().load("tiny"), json.loads(made.model_dump_json())) == []
 
 
+def test_promote_names_every_preset_as_the_smoke_suite_does():
+    """Repositories and revisions of each preset, MTP arms included, match what its report would carry."""
+    from launch.paths import repo_root
+    from launch.promote import objections
+    from smoke.subject import from_preset
+
+    for p in Registry(repo_root() / "launch" / "presets").load_all():
+        s = from_preset(p)
+        bound = {"preset": s.name, "preset_sha256": s.sha256, "target": s.target, "target_revision": s.target_revision,
+                 "draft": s.draft, "draft_revision": s.draft_revision, "machine": s.machine}  # fmt: skip
+        wrong = [o for o in objections(p, {"bound": bound}) if "the report has" in o]
+        assert wrong == [], p.name
+
+
 @pytest.mark.parametrize("change", [{"verdict": "not good"}, {"complete": False}])
 def test_promote_refuses_a_bad_run(world, capsys, tmp_path, change):
     assert promote(capsys, tmp_path, {**report(), **change})[0] == 1
