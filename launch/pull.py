@@ -346,12 +346,17 @@ class _Job:
         )
 
     def _http_get(self, f: LockedFile, staging: Path, have: int) -> None:
-        from huggingface_hub import hf_hub_url
+        from huggingface_hub import constants, hf_hub_url
         from huggingface_hub.file_download import http_get
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
         if self.cancel.is_set():
             raise _CancelledError
+        if (f.size or 0) > constants.MAX_HTTP_DOWNLOAD_SIZE:
+            raise Unavailable(
+                f"{self.repo} {f.path}: {(f.size or 0) / 1e9:.0f} GB; the hub serves files over 50 GB through xet only: "
+                f"hf download {self.repo.repo} {f.path} --revision {self.repo.revision}, then run pull again"
+            )
         url = hf_hub_url(self.repo.repo, f.path, revision=self.repo.revision, endpoint=self.hub.endpoint)
         headers = build_hf_headers(token=self.hub.token or False, library_name="sparkserve")
         headers["Accept-Encoding"] = "identity"  # a resumed gzip stream would be another file

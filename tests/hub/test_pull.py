@@ -300,3 +300,17 @@ def test_verify_checks_a_prefix_where_no_more_is_known(hub, repo, lock, files):
             "config.json": "unlocked",
             "sub/notes.txt": "unlocked",
         }
+
+
+def test_a_file_only_xet_serves_is_named_with_the_way_round(hub, repo, lock, files, mirror, monkeypatch):
+    import huggingface_hub.constants as c
+
+    monkeypatch.setattr(c, "MAX_HTTP_DOWNLOAD_SIZE", 200_000)
+    with pytest.raises(Unavailable, match=rf"xet only: hf download acme/tiny {BIG} --revision {REV}"):
+        get(hub, repo, lock)
+    # What another tool then put there is verified and taken.
+    folder = hub.folder("acme/tiny")
+    sha = hashlib.sha256(files[BIG]).hexdigest()
+    (folder / "blobs" / sha).write_bytes(files[BIG])
+    get(hub, repo, lock)
+    assert_whole(hub, repo, files)
