@@ -75,20 +75,15 @@ def test_float32_hidden_reaches_the_kernel_in_the_model_dtype(draft, layout, mod
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-def test_a_head_that_declares_no_dtype_gets_bfloat16(draft, monkeypatch):
-    head = heads.packed_head("ct_fp8", distinct_rows())
+@pytest.mark.parametrize("declared", [{}, {"orig_dtype": torch.float32}])
+def test_a_16_bit_format_gets_bfloat16_where_the_model_dtype_is_none_of_its_own(draft, declared, monkeypatch):
+    """What every ParallelLMHead carries, its quantization config, lists the dtypes the kernels take."""
+    from sglang.srt.layers.quantization.modelopt_quant import ModelOptFp8Config
+
+    head = heads.packed_head("fp8", distinct_rows(), quant_config=ModelOptFp8Config, **declared)
     assert torch.equal(draft(one_hot_hidden(torch.float32), head, monkeypatch), EXPECTED)
     (given,) = head.quant_method.inputs
     assert given.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_an_fp32_model_does_not_keep_a_16_bit_kernel_from_its_dtype(draft, monkeypatch):
-    from sglang.srt.layers.quantization.modelopt_quant import ModelOptFp8Config
-
-    head = heads.packed_head("fp8", distinct_rows(), orig_dtype=torch.float32, quant_config=ModelOptFp8Config)
-    assert torch.equal(draft(one_hot_hidden(torch.float32), head, monkeypatch), EXPECTED)
-    assert head.quant_method.inputs[0].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
@@ -130,9 +125,12 @@ def test_dflash1_reads_the_draft_output_in_place(dtype, monkeypatch):
 
 
 @pytest.mark.guard
-@pytest.mark.parametrize("draft", [dflash2, dspark])
-def test_a_format_that_takes_float32_still_gets_it(draft, monkeypatch):
-    """What a quantization config lists as an activation dtype is not rounded (bitsandbytes, GGUF)."""
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("told", [True, False])
+def test_float32_is_kept_for_a_format_that_lists_it_and_for_a_head_that_tells_nothing(
+    draft, told, monkeypatch
+):
+    """bitsandbytes and GGUF list float32; upstream's own tests drive bare heads with float32."""
     from sglang.srt.layers.quantization.bitsandbytes import BitsAndBytesConfig
 
     class Fp32Method(heads.PackedMethod):
@@ -143,12 +141,12 @@ def test_a_format_that_takes_float32_still_gets_it(draft, monkeypatch):
     head = SimpleNamespace(
         weight=torch.zeros(4, 1, dtype=torch.uint8),
         quant_method=Fp32Method(distinct_rows(), 0),
-        quant_config=BitsAndBytesConfig(),
         org_vocab_size=VOCAB,
+        **({"quant_config": BitsAndBytesConfig()} if told else {}),
     )
-    hidden = one_hot_hidden(torch.float32)
-    assert torch.equal(draft(hidden, head, monkeypatch), EXPECTED)
-    assert head.quant_method.inputs == [hidden]
+    assert torch.equal(draft(one_hot_hidden(torch.float32), head, monkeypatch), EXPECTED)
+    (given,) = head.quant_method.inputs
+    assert given.dtype == torch.float32
 
 
 @pytest.mark.guard
