@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +38,42 @@ ORDER = (
     "offline_boot",
 )
 
-# What a check may need: marker argument -> (is it there, why not).
-_NEEDS: dict[str, Any] = {
-    "log": (lambda s: s.target.has_log, "the target has no log to read (use --target process or docker)"),
-    "life": (lambda s: s.target.owns, "the server is not ours to restart (use --target process or docker)"),
-    "supervisor": (lambda s: s.target.supervised, "nothing supervises this engine (only the container does)"),
-    "preset": (lambda s: s.subject.status != "unknown", "no preset says what to expect of this server"),
-    "planted": (lambda s: s.subject.planted, "only a planted fixture's exact output is known"),
-    "capable": (lambda s: not s.subject.planted, "a planted fixture answers the same whatever it is asked"),
+# What a check may need: marker argument -> (is it there, why not, does leaving it out matter).
+# What the preset rules out by its nature does not matter; what this target or machine cannot show does.
+_NEEDS: dict[str, tuple[Callable[[Session], object], str, bool]] = {
+    "log": (
+        lambda s: s.target.has_log,
+        "the target has no log to read (use --target process or docker)",
+        True,
+    ),
+    "life": (
+        lambda s: s.target.owns,
+        "the server is not ours to restart (use --target process or docker)",
+        True,
+    ),
+    "supervisor": (
+        lambda s: s.target.supervised,
+        "nothing supervises this engine (only the container does)",
+        False,
+    ),
+    "no-supervisor": (
+        lambda s: not s.target.supervised,
+        "the container supervises it and restarts it",
+        False,
+    ),
+    "preset": (lambda s: s.subject.status != "unknown", "no preset says what to expect of this server", True),
+    "planted": (lambda s: s.subject.planted, "only a planted fixture's exact output is known", False),
+    "capable": (
+        lambda s: not s.subject.planted,
+        "a planted fixture answers the same whatever it is asked",
+        False,
+    ),
     "speculative": (
         lambda s: s.facts.speculative or s.subject.speculative,
         "neither preset nor engine uses speculation",
+        False,
     ),
-    "gpu": (lambda s: not s.facts.on_cpu, "the CPU engine has none (no graphs, no GPU kernels)"),
+    "gpu": (lambda s: not s.facts.on_cpu, "the CPU engine has none (no graphs, no GPU kernels)", True),
 }
 
 
@@ -60,6 +83,7 @@ class SmokePlugin:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.interrupted = False
+        self.unimportant: set[str] = set()  # checks not run whose absence does not matter
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.addinivalue_line("markers", "needs(*names): what the check cannot do without")
@@ -91,16 +115,21 @@ class SmokePlugin:
             pytest.skip(self.session.dead)
         for mark in item.iter_markers("needs"):
             for name in mark.args:
-                there, why = _NEEDS[name]
+                there, why, matters = _NEEDS[name]
                 if not there(self.session):
-                    pytest.skip(why)
+                    self._skip(item, why, matters=matters)
+
+    def _skip(self, item: pytest.Item, why: str, *, matters: bool) -> None:
+        if not matters:
+            self.unimportant.add(item.nodeid)
+        pytest.skip(why)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         try:
             return (yield)
         except NotRun as e:
-            pytest.skip(str(e))
+            return self._skip(item, str(e), matters=e.matters)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -120,7 +149,13 @@ class SmokePlugin:
         error = call.excinfo.value if call.excinfo else None
         if report.skipped:
             reason = str(getattr(error, "msg", error))
-            check = check.model_copy(update={"outcome": "not run", "reason": reason})
+            check = check.model_copy(
+                update={
+                    "outcome": "not run",
+                    "reason": reason,
+                    "matters": item.nodeid not in self.unimportant,
+                }
+            )
         elif isinstance(error, CheckFailed):
             update = {"outcome": "failed", "ident": error.ident, "problem": error.problem, "todo": error.todo}
             check = check.model_copy(update=update)

@@ -116,7 +116,10 @@ def build(
     return m.Report(
         verdict=verdict,
         headline=_headline(verdict, counts, bound, rec, stopped),
-        complete=verdict == "good" and not counts.not_run and not rec.left_out and selection is None,
+        complete=verdict == "good"
+        and not any(c.outcome == "not run" and c.matters for c in rec.checks)
+        and not rec.left_out
+        and selection is None,
         started=rec.started,
         seconds=round(rec.clock() - rec.begun, 2),
         selection=selection,

@@ -119,10 +119,10 @@ class Session:
             )
         return found
 
-    def need(self, condition: object, reason: str) -> None:
-        """Report the running check as not run, unless `condition`."""
+    def need(self, condition: object, reason: str, *, matters: bool = False) -> None:
+        """Report the running check as not run, unless `condition`; `matters` as in NotRun."""
         if not condition:
-            raise NotRun(reason)
+            raise NotRun(reason, matters=matters)
 
     def prompt(self, family: str, length: int, salt: int = 0, ending: str | None = None) -> Prompt:
         return make(family, self.seed * 1000 + salt, length, self.engine.tokenize, ending)

@@ -48,8 +48,8 @@ def test_control_arm(s: Session) -> None:
         theirs = [control.generate(list(p.ids), n).ids for p in prompts]
         control.close()
     else:
-        s.need(s.subject.control, "the preset names no control arm (smoke.control)")
-        s.need(s.target.owns, "the control arm needs a second server: pass --control-url")
+        s.need(s.subject.control, "the preset names no control arm (smoke.control)", matters=True)
+        s.need(s.target.owns, "the control arm needs a second server: pass --control-url", matters=True)
         s.start(Boot(control=s.subject.control), "control arm")
         try:
             theirs = [s.engine.generate(list(p.ids), n).ids for p in prompts]

@@ -22,7 +22,7 @@ def _until(s: Session, seconds: float, busy: bool) -> float | None:
     begun = time.monotonic()
     while time.monotonic() - begun < seconds:
         n = _running(s)
-        s.need(n is not None, "the engine's metrics do not say how many requests run")
+        s.need(n is not None, "the engine's metrics do not say how many requests run", matters=True)
         if (n or 0) > 0 if busy else n == 0:
             return time.monotonic() - begun
         time.sleep(s.limits.poll_s)
@@ -35,7 +35,9 @@ def _long(s: Session) -> int:
 
 def test_closed_stream(s: Session) -> None:
     """A stream that the client closes frees its slot"""
-    s.need(_until(s, s.limits.idle_s, busy=False) is not None, "other requests run on this server")
+    s.need(
+        _until(s, s.limits.idle_s, busy=False) is not None, "other requests run on this server", matters=True
+    )
     body = {
         "text": "One, two,",
         "stream": True,

@@ -45,9 +45,9 @@ class _Restarted:
         return None if (n or 0) > self.before else "no restart was seen yet"
 
 
+@pytest.mark.needs("no-supervisor")
 def test_killed_child_is_noticed(s: Session) -> None:
     """Without a supervisor, a killed scheduler ends the server"""
-    s.need(not s.target.supervised, "the container supervises it (see the check above)")
     s.target.kill_child()
     end = time.monotonic() + s.limits.comeback_s
     while (life := s.target.life()).alive and time.monotonic() < end:

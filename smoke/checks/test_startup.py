@@ -79,7 +79,7 @@ def test_metrics(s: Session) -> None:
 def test_context_and_pool(s: Session) -> None:
     """The token pool holds one request of the full context"""
     pool, context = s.facts.pool_tokens, s.facts.context_length
-    s.need(pool and context, "the engine says neither pool nor context length")
+    s.need(pool and context, "the engine says neither pool nor context length", matters=True)
     assert pool
     assert context
     expect(

@@ -52,6 +52,7 @@ class Check(Part):
     problem: str | None = None
     todo: str | None = None
     reason: str | None = Field(None, description="why it was not run")
+    matters: bool = Field(True, description="false: not run because the preset rules it out by its nature")
 
 
 class BootPhase(Part):
@@ -120,7 +121,9 @@ class Report(Part):
     schema_version: Literal[1] = 1
     verdict: Verdict
     headline: str
-    complete: bool = Field(description="nothing was left out by selection and every check of the profile ran")
+    complete: bool = Field(
+        description="good, nothing was left out by selection, and every check that the preset allows ran"
+    )
     started: str = Field(description="UTC, ISO 8601")
     seconds: float
     selection: str | None = None

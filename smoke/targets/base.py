@@ -27,7 +27,14 @@ class Identity:
 
 
 class NotRun(Exception):  # noqa: N818  (not an error)
-    """A target cannot do what a check needs. The check is reported as not run, with this reason."""
+    """The running check cannot be asked; it is reported as not run, with this reason.
+
+    matters: a run that leaves it out is not complete. False where the preset itself rules the check out.
+    """
+
+    def __init__(self, reason: str, *, matters: bool = True) -> None:
+        super().__init__(reason)
+        self.matters = matters
 
 
 class Target(Protocol):

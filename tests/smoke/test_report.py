@@ -88,7 +88,11 @@ def test_report_is_bound_to_what_was_measured(target: MockTarget) -> None:
 
 def test_verdicts(target: MockTarget) -> None:
     good = report(target)
-    assert (good.verdict, good.complete) == ("good", False)  # something was not run
+    assert (good.verdict, good.complete) == ("good", False)  # something that matters was not run
+    rec_all = recorder()
+    rec_all.checks[1] = rec_all.checks[1].model_copy(update={"matters": False})
+    assert build(rec_all, good.bound, None, None).complete
+    assert not build(rec_all, good.bound, None, "chat").complete
     assert report(target, failed=True).verdict == "not good"
     assert report(target, interrupted=True).verdict == "interrupted"
     assert not report(target, select="chat").complete
