@@ -46,6 +46,12 @@ _NEEDS: dict[str, tuple[Callable[[Session], object], str, bool]] = {
         "the target has no log to read (use --target process or docker)",
         True,
     ),
+    # An empty log would let every "no such line" pass.
+    "engine-log": (
+        lambda s: s.facts.log is not None and s.facts.log.ready > 0,
+        "the log does not hold the engine's own lines (serve with --verbose)",
+        True,
+    ),
     "life": (
         lambda s: s.target.owns,
         "the server is not ours to restart (use --target process or docker)",
@@ -114,7 +120,7 @@ class SmokePlugin:
         if self.session.dead:
             pytest.skip(self.session.dead)
         for mark in item.iter_markers("needs"):
-            for name in mark.args:
+            for name in (n for arg in mark.args for n in (("log", "engine-log") if arg == "log" else (arg,))):
                 there, why, matters = _NEEDS[name]
                 if not there(self.session):
                     self._skip(item, why, matters=matters)

@@ -189,7 +189,8 @@ def test_autotune_ended(s: Session) -> None:
 @pytest.mark.needs("gpu")
 def test_decode_uses_graph(s: Session) -> None:
     """Decoding really ran from a graph"""
-    s.engine.generate("One, two, three,", 200)
+    # The engine reports every 40th step, and a step makes up to as many tokens as are drafted.
+    s.engine.generate("One, two, three,", min(60 * (s.facts.draft_tokens or 1), s.context // 2))
     decodes = s.fresh_facts().log
     seen = [d.graph for d in (decodes.decodes if decodes else []) if d.graph is not None]
     s.need(seen, "the engine logged no decode batch yet")

@@ -152,7 +152,6 @@ def test_speculation(s: Session) -> None:
         )
 
 
-@pytest.mark.needs("log")
 def test_guard_is_quiet(s: Session) -> None:
     """The memory guard did not speak up"""
     health = s.target.life().health

@@ -58,7 +58,8 @@ def options(preset: str, run: Run, port: int, boot: Boot) -> dict[str, Any]:
     key = ["--api-key-file", "/run/secrets/api-key"] if run.key_file else []
     found: dict[str, Any] = {
         "image": run.image,
-        "command": [boot.control or preset, *run.arguments, *key],
+        # --verbose: the engine's own log goes to the container's, where the checks read it.
+        "command": [boot.control or preset, "--verbose", *run.arguments, *key],
         "detach": True,
         "read_only": True,
         "cap_drop": ["ALL"],

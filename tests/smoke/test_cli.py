@@ -178,3 +178,22 @@ def test_the_key_is_sent_and_never_shown(
     assert main([*argv, "--json", "--report", str(tmp_path / "r")]) == OK
     got = capsys.readouterr()
     assert "s3cret" not in got.out + got.err + (tmp_path / "r" / "report.json").read_text()
+
+
+def test_a_log_without_the_engines_lines_lets_nothing_pass(mock: MockServer) -> None:
+    from smoke.mock.target import SUBJECT, MockTarget
+    from smoke.plugin import run
+    from smoke.profiles import QUICK
+    from smoke.record import Recorder
+    from smoke.session import Session
+
+    class Mute(MockTarget):
+        def log(self) -> str:
+            return "only the launcher speaks\n"
+
+    s = Session(SUBJECT, QUICK, Mute(mock), Recorder(), say=lambda _: None)
+    s.start()
+    run(s, "fast_path or no_traceback")
+    s.close()
+    assert {c.outcome for c in s.rec.checks} == {"not run"}
+    assert any("engine's own lines" in (c.reason or "") for c in s.rec.checks)
