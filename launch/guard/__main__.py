@@ -1,0 +1,130 @@
+"""`python -m launch.guard`: watch the server whose pid is in a file, run after run, until told to stop.
+
+Exit codes: 0 told to stop, 75 tripped. A hang ends the server and the watch goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from launch.guard.engine import HttpEngine
+from launch.guard.group import end, parents
+from launch.guard.liveness import Liveness, Pace
+from launch.guard.policy import Limits
+from launch.guard.sampler import Sampler
+from launch.guard.service import PROBE_EVERY_S, Service
+from launch.guard.state import Phase, State, load, save
+from launch.host.measure import measure
+
+GRACE_S = 20.0
+TRIPPED = 75
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def read_pid(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def alive(pid: int) -> bool:
+    return pid in parents()
+
+
+def limits_from(environ: dict[str, str], total: int) -> Limits:
+    """The defaults for the machine; SPARK_FLOOR_BYTES moves the floor. ValueError names a bad value."""
+    limits = Limits.default(total)
+    raw = environ.get("SPARK_FLOOR_BYTES")
+    if raw is None:
+        return limits
+    if not raw.isdigit() or int(raw) >= total:
+        raise ValueError(f"SPARK_FLOOR_BYTES={raw}: give bytes below the machine's {total}")
+    return Limits(floor=int(raw))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m launch.guard", description=__doc__.splitlines()[0])
+    parser.add_argument("--url", required=True, help="the server, as reached from here")
+    parser.add_argument("--pid-file", type=Path, required=True, help="holds the server's pid")
+    parser.add_argument("--state", type=Path, required=True, help="the state file to keep")
+    parser.add_argument("--phase-file", type=Path, help="where the server notes its boot phase")
+    parser.add_argument("--context", type=int, default=262144, help="longest prompt, tokens")
+    parser.add_argument("--once", action="store_true", help="end with the first server")
+    args = parser.parse_args(argv)
+    host = measure()
+    total = host.memory.total if host.memory else 0
+    if host.cgroup is not None and host.cgroup.limit is not None:
+        total = min(total, host.cgroup.limit)
+    try:
+        limits = limits_from(dict(os.environ), total)
+    except ValueError as e:
+        say(f"guard: {e}")
+        return 78
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    state = load(args.state) or State()
+    state.trip, state.pid = None, None
+    last: int | None = None
+    while not stop.is_set():
+        pid = read_pid(args.pid_file)
+        if pid is None or pid == last or not alive(pid):
+            if state.phase is not Phase.LOADING:
+                state.move(Phase.LOADING, "waiting for the server")
+                save(args.state, state)
+            stop.wait(0.2)
+            continue
+        state.restarts += last is not None
+        last = pid
+        phase = watch(args, pid, limits, state, stop)
+        if phase is Phase.TRIPPED:
+            return TRIPPED
+        if args.once:
+            return 0
+    return 0
+
+
+def watch(args: argparse.Namespace, pid: int, limits: Limits, state: State, stop: threading.Event) -> Phase:
+    """One server's life."""
+    state.pid, state.available_at_ready, state.answered = pid, None, False
+    state.move(Phase.LOADING, "")
+    sampler = Sampler()
+    engine = HttpEngine(args.url, os.environ.get("SPARK_API_KEY"))
+    service = Service(
+        samples=sampler,
+        limits=limits,
+        engine=engine,
+        liveness=Liveness(pace_from(dict(os.environ)), args.context),
+        state_path=args.state,
+        server_alive=lambda: not stop.is_set() and alive(pid),
+        end_server=lambda: end(pid, GRACE_S),
+        say=say,
+        state=state,
+        phase_file=args.phase_file,
+        probe_every_s=float(os.environ.get("SPARK_PROBE_S", PROBE_EVERY_S)),
+    )
+    try:
+        return service.run()
+    finally:
+        sampler.close()
+        engine.close()
+
+
+def pace_from(environ: dict[str, str]) -> Pace:
+    """The default pace; SPARK_HANG_S replaces its base (seconds an idle engine may take for one token)."""
+    raw = environ.get("SPARK_HANG_S")
+    return Pace(base_s=float(raw)) if raw else Pace()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
