@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help env fixtures serve demo test test-pure test-engine test-container test-gpu contracts lint format \
-        lock wheel docs smoke bench clean
+        lock wheel docs image image-report smoke bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,12 @@ docs: env ## write the generated parts of README.md and docs/
 
 smoke: fixtures ## run the smoke suite: make smoke PRESET=… [TARGET=docker|process|url] [PROFILE=quick|full|soak]
 	@$(VENV)/bin/sparkserve smoke $(PRESET) --target $(TARGET) --profile $(PROFILE)
+
+image: env ## the container image for this machine's architecture (TARGET=cpu: the test variant, never published)
+	@$(PY) docker/image.py build --target $(if $(filter cpu,$(TARGET)),cpu,gpu)
+
+image-report: env ## compare the last image build with an earlier one: make image-report OLD=FILE
+	@$(PY) docker/image.py report $(or $(NEW),build/image-gpu-amd64.json) $(OLD)
 
 bench: fixtures ## start-up and launcher overhead, side by side
 	@$(PY) bench/startup.py

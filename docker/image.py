@@ -1,0 +1,166 @@
+"""Build the image and say what came out: `python docker/image.py build|report` (what `make image` and `make image-report` run).
+
+`build` finds a Docker CLI that can BuildKit (buildx, or Debian's own CLI with DOCKER_BUILDKIT=1), builds one architecture, and
+writes sizes, versions and seconds to `build/image-<target>-<arch>.json`. `report` compares such a file with an earlier one,
+layer by layer. Exit codes: 0 done, 69 no Docker engine, 70 the build failed, 78 the image is larger than it may be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 8_000_000_000  # bytes unpacked; peers ship 30 to 39 GB
+DEFAULT_BASE = "debian:trixie-slim"
+CLIENTS = ("docker", "/usr/bin/docker", "/usr/local/bin/docker")
+
+
+class ImageError(Exception):
+    def __init__(self, code: int, line: str) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+def client() -> tuple[list[str], dict[str, str]]:
+    """(argv prefix of a building command, environment): buildx where it is, else a CLI with BuildKit built in."""
+    for name in CLIENTS:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        if _works([path, "buildx", "version"]):
+            return [path, "buildx", "build", "--load"], dict(os.environ)
+        env = {**os.environ, "DOCKER_BUILDKIT": "1"}
+        said = subprocess.run([path, "build", "--help"], capture_output=True, text=True, check=False, env=env)
+        if said.returncode == 0 and "--secret" in said.stdout:
+            return [path, "build"], env
+    raise ImageError(69, "no Docker CLI with BuildKit: apt-get install docker.io (or docker-buildx)")
+
+
+def _works(argv: list[str]) -> bool:
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def secrets() -> list[str]:
+    """Optional build secrets from the environment: SPARK_BUILD_CA, _PIP, _UV, _APT name files. Nothing of them stays."""
+    out = []
+    for name, variable in (("ca", "CA"), ("pip", "PIP"), ("uvconf", "UV"), ("apt", "APT")):
+        file = os.environ.get(f"SPARK_BUILD_{variable}")
+        if file:
+            out += ["--secret", f"id={name},src={file}"]
+    return out
+
+
+def pinned(base: str) -> str:
+    """The base by digest, so that the manifest says what was built on; a local image keeps its name."""
+    if "@sha256:" in base:
+        return base
+    docker = shutil.which("docker") or "docker"
+    subprocess.run([docker, "pull", "--quiet", base], capture_output=True, check=False)
+    found = subprocess.run(
+        [docker, "image", "inspect", "-f", '{{join .RepoDigests " "}}', base],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    digests = found.stdout.split()
+    return digests[0] if found.returncode == 0 and digests else base
+
+
+def revision() -> str:
+    argv = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+def build(target: str, base: str, tag: str, platform: str | None) -> dict[str, Any]:
+    argv, env = client()
+    argv += ["--file", "docker/Dockerfile", "--network", "host", "--progress", "plain", "--tag", tag]
+    argv += ["--build-arg", f"BASE_IMAGE={pinned(base)}", "--build-arg", f"TARGET={target}"]
+    argv += ["--build-arg", f"REVISION={revision()}", *secrets()]
+    if platform:
+        argv += ["--platform", platform]
+    (ROOT / "build" / "fixtures").mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    if subprocess.run([*argv, "."], cwd=ROOT, env=env, check=False).returncode:
+        raise ImageError(70, "the image build failed (see above)")
+    return describe(tag, round(time.monotonic() - start, 1))
+
+
+def describe(tag: str, seconds: float) -> dict[str, Any]:
+    """Size, layers and manifest of a built image."""
+    import docker  # the SDK; this folder is no package
+
+    image = docker.from_env(timeout=300).images.get(tag)
+    layers = [
+        {"bytes": h["Size"], "made_by": " ".join(h["CreatedBy"].split())[:160]}
+        for h in reversed(image.history())
+        if h["Size"]
+    ]
+    attrs = image.attrs
+    return {
+        "tag": tag,
+        "id": image.id,
+        "architecture": attrs["Architecture"],
+        "bytes": attrs["Size"],
+        "seconds": seconds,
+        "labels": image.labels,
+        "layers": layers,
+    }
+
+
+def compare(new: dict[str, Any], old: dict[str, Any]) -> list[str]:
+    """One line per layer whose size differs, and the totals."""
+    out = [f"total {new['bytes'] / 1e9:.2f} GB (before {old['bytes'] / 1e9:.2f} GB)"]
+    before = {layer["made_by"]: layer["bytes"] for layer in old["layers"]}
+    for layer in new["layers"]:
+        was = before.pop(layer["made_by"], None)
+        if was != layer["bytes"]:
+            was_text = "new" if was is None else f"was {was / 1e6:.1f} MB"
+            out.append(f"{layer['bytes'] / 1e6:10.1f} MB ({was_text})  {layer['made_by'][:90]}")
+    out += [f"      gone ({size / 1e6:.1f} MB)  {by[:90]}" for by, size in before.items()]
+    return out
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    sub = parser.add_subparsers(dest="command", required=True)
+    b = sub.add_parser("build", help="build one architecture")
+    b.add_argument("--target", choices=("gpu", "cpu"), default="gpu", help="cpu: tests only, never published")
+    b.add_argument("--base", default=os.environ.get("BASE_IMAGE") or DEFAULT_BASE)
+    b.add_argument("--tag", default="sparkserve:dev")
+    b.add_argument("--platform", choices=("linux/amd64", "linux/arm64"))
+    r = sub.add_parser("report", help="compare two build reports")
+    r.add_argument("new", type=Path)
+    r.add_argument("old", type=Path)
+    args = parser.parse_args(argv)
+    try:
+        if args.command == "report":
+            print("\n".join(compare(json.loads(args.new.read_text()), json.loads(args.old.read_text()))))
+            return 0
+        found = build(args.target, args.base, args.tag, args.platform)
+    except ImageError as e:
+        print(f"image: {e}", file=sys.stderr)
+        return e.code
+    except (OSError, ValueError) as e:
+        print(f"image: {e}", file=sys.stderr)
+        return 78
+    out = ROOT / "build" / f"image-{args.target}-{found['architecture']}.json"
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    print(
+        f"image: {found['tag']} {found['bytes'] / 1e9:.2f} GB in {found['seconds']} s ({out.relative_to(ROOT)})"
+    )
+    if found["bytes"] > LIMIT:
+        print(f"image: larger than {LIMIT / 1e9:.0f} GB: see the layers in {out.name}", file=sys.stderr)
+        return 78
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""The container's promises, each tried with a real container (a mock engine inside, so that a boot takes seconds)."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from .conftest import IMAGE, PRESET
+
+pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
+
+ASK = (
+    "import httpx; r = httpx.post('http://127.0.0.1:30000/v1/completions', json={'prompt': 'x', 'mock_seconds': %s}, "
+    "timeout=60); print(r.status_code, r.json()['choices'][0]['text'])"
+)
+
+
+def run_to_end(client, *argv):
+    """(exit code, output) of a short-lived container with nothing mounted."""
+    c = client.containers.run(
+        IMAGE, list(argv), detach=True, network_mode="none", cap_drop=["ALL"], read_only=True
+    )
+    try:
+        code = c.wait(timeout=120)["StatusCode"]
+        return code, c.logs().decode()
+    finally:
+        c.remove(force=True)
+
+
+@pytest.mark.usefixtures("image")
+class TestCommands:
+    def test_without_arguments_lists_presets_and_how_to_run_one(self, client):
+        code, said = run_to_end(client)
+        assert code == 0
+        assert PRESET in said
+        assert "docker run" in said
+
+    def test_print_shows_the_command_and_ends(self, client):
+        code, said = run_to_end(client, PRESET, "--print")
+        assert code == 0
+        assert "sglang.launch_server" in said
+
+    def test_unknown_preset_is_one_line_and_78(self, client):
+        code, said = run_to_end(client, "tiny-w4a4-dflash3")
+        assert code == 78
+        assert "unknown preset 'tiny-w4a4-dflash3'" in said
+        assert "tiny-w4a4-dflash2" in said
+        assert "Traceback" not in said
+
+    def test_provenance_names_patches_and_verifies_them_in_place(self, client):
+        code, said = run_to_end(client, "provenance", "--json")
+        assert code == 0
+        found = json.loads(said)
+        assert found["verified"] is True
+        assert found["packages"]["sglang"].startswith("0.5.23+spark.")
+        assert found["packages"]["nvidia-cuda-nvcc"].startswith("13.0.")
+        assert {p["state"] for p in found["patches"]["patches"]} <= {"applied", "upstream"}
+        assert any("nvidia" in p for p in found["proprietary"])
+
+    def test_sbom_lists_python_and_debian_parts(self, client):
+        c = client.containers.run(
+            IMAGE, entrypoint=["cat", "/etc/sparkserve/sbom.json"], detach=True, network_mode="none"
+        )
+        try:
+            c.wait(timeout=60)
+            sbom = json.loads(c.logs())
+        finally:
+            c.remove(force=True)
+        assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
+        purls = {p["purl"].split("@")[0] for p in sbom["components"]}
+        assert {"pkg:pypi/torch", "pkg:pypi/sglang", "pkg:deb/debian/libc6"} <= purls
+
+    def test_image_keeps_its_size_promise(self, client):
+        assert client.images.get(IMAGE).attrs["Size"] < 8_000_000_000
+
+    def test_nothing_of_the_build_secrets_stays(self, client):
+        history = " ".join(h["CreatedBy"] for h in client.images.get(IMAGE).history())
+        assert "BEGIN CERTIFICATE" not in history
+        places = "('/run/secrets/ca', '/etc/pip.conf', '/etc/uv/uv.toml')"
+        code = f"import os, sys; sys.exit(any(os.path.exists(p) for p in {places}))"
+        c = client.containers.run(IMAGE, entrypoint=["python3", "-c", code], detach=True, network_mode="none")
+        try:
+            assert c.wait(timeout=60)["StatusCode"] == 0
+        finally:
+            c.remove(force=True)
+
+
+def test_serves_and_stops_clean(start):
+    box = start().ready()
+    assert box.python(ASK % 0) == "200 ok"
+    box.c.stop(timeout=60)
+    assert box.exit_code() == 0
+
+
+def test_runs_without_privilege_on_a_read_only_root(start):
+    box = start().ready()
+    code = (
+        "import os\n"
+        "print(os.getuid(), open('/proc/1/status').read().split('CapEff:')[1].split()[0])\n"
+        "for p in ('/x', '/opt/sparkserve/x', '/opt/venv/x'):\n"
+        "    try: open(p, 'w'); print('wrote', p)\n"
+        "    except OSError: pass\n"
+    )
+    assert box.python(code) == "10001 0000000000000000"
+
+
+def test_loading_says_phase_and_seconds(start):
+    box = start(mock="serve", env={"SPARK_PROBE_S": "1"})
+    seen = set()
+    box.until(lambda: seen.add(box.health().split(" ")[0]) or "ready" in seen, "ready")
+    assert seen <= {"loading", "loading:", "ready"}
+
+
+def test_server_that_cannot_start_ends_with_70_and_the_cause(start):
+    box = start(mock="die")
+    assert box.exit_code() == 70
+    said = box.logs()
+    assert "no scale for layers.3.mlp" in said
+    assert (
+        said.strip()
+        .splitlines()[-1]
+        .startswith("ending with exit code 70: the server did not start in 2 tries")
+    )
+
+
+def test_crash_budget_ends_with_70(start):
+    box = start(mock="crash", env={"SPARK_CRASHES": "1", "MOCK_CRASH_S": "2", "SPARK_PROBE_S": "1"})
+    assert box.exit_code(180) == 70
+    said = box.logs()
+    assert "starting it again in 2 s" in said
+    assert "ended while serving" in said.strip().splitlines()[-1]
+
+
+def test_killed_child_brings_the_server_back_and_leaves_no_orphan(start):
+    box = start(env={"SPARK_PROBE_S": "1"}).ready()
+    before = box.pid()
+    kill = (
+        "import os, signal\n"
+        "for p in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    try: words = open(f'/proc/{p}/cmdline').read().split(chr(0))\n"
+        "    except OSError: continue\n"
+        "    if 'mock-scheduler' in words: os.kill(int(p), signal.SIGKILL)\n"
+    )
+    box.python(kill)
+    box.until(lambda: box.pid() != before and box.health().startswith("ready"), "back again")
+    count = (
+        "import os\n"
+        "rows = (f'/proc/{p}/cmdline' for p in os.listdir('/proc') if p.isdigit())\n"
+        "print(sum('mock-scheduler' in open(r).read().split(chr(0)) for r in rows))"
+    )
+    assert box.python(count) == "1"
+
+
+def test_kill_9_of_the_launcher_leaves_no_second_engine(start):
+    box = start(env={"SPARK_PROBE_S": "1"}).ready()
+    before = box.pid()
+    box.python(f"import os; os.kill({before}, 9)")
+    box.until(lambda: box.pid() != before and box.health().startswith("ready"), "back again")
+    assert box.python(ASK % 0) == "200 ok"
+
+
+def test_hang_is_found_by_a_real_generation_and_mended(start):
+    box = start(env={"SPARK_PROBE_S": "1", "SPARK_HANG_S": "4"}).ready()
+    before = box.pid()
+    box.python("open('/run/spark/hang', 'w')")
+    box.until(lambda: "the server hangs" in box.logs(), "hang noticed")
+    box.python("import os; os.unlink('/run/spark/hang')")
+    box.until(lambda: box.pid() != before and box.health().startswith("ready"), "back again")
+
+
+def test_term_during_a_generation_lets_it_finish(start):
+    box = start().ready()
+    answer: list[str] = []
+    ask = threading.Thread(target=lambda: answer.append(box.python(ASK % 4)))
+    ask.start()
+    time.sleep(1.5)
+    box.c.stop(timeout=60)
+    ask.join(30)
+    assert box.exit_code() == 0
+    assert answer == ["200 ok"]
+
+
+def test_memory_floor_trips_with_75_and_no_restart(start):
+    total = "import re; print(int(re.search(r'MemTotal:\\s+(\\d+)', open('/proc/meminfo').read())[1]) * 1024)"
+    box = start().ready()
+    floor = int(box.python(total)) - (1 << 20)
+    box.c.stop(timeout=60)
+    tripped = start(env={"SPARK_FLOOR_BYTES": str(floor)})
+    assert tripped.exit_code() == 75
+    said = tripped.logs()
+    assert "guard: stopping the server: floor" in said
+    assert (
+        said.strip()
+        .splitlines()[-1]
+        .startswith("ending with exit code 75: the guard stopped the server: floor")
+    )
+
+
+def test_full_cache_volume_is_one_line_and_78(start):
+    box = start(
+        volumes={},
+        tmpfs={"/cache": "uid=10001,gid=10001,size=4k", "/run/spark": "uid=10001,gid=10001", "/tmp": ""},
+    )
+    assert box.exit_code() == 78
+    assert "No space left on device" in box.logs()
+    assert "Traceback" not in box.logs()
+
+
+def test_read_only_run_folder_is_one_line_and_78(start):
+    box = start(tmpfs={"/tmp": ""})
+    assert box.exit_code() == 78
+    assert "tmpfs /run/spark" in box.logs()
+
+
+def test_second_container_on_the_same_port_is_one_line_and_78(start):
+    first = start(network="host").ready()
+    second = start(network="host")
+    assert second.exit_code() == 78
+    assert "cannot listen on 0.0.0.0:30000" in second.logs()
+    assert first.python(ASK % 0) == "200 ok"
+
+
+def test_missing_key_file_is_78(start):
+    box = start("--api-key-file", "/run/secrets/none")
+    assert box.exit_code() == 78
+    assert "/run/secrets/none" in box.logs()
+
+
+def test_json_lines_are_whole(start):
+    box = start(env={"SPARK_LOG": "json"}).ready()
+    box.c.stop(timeout=60)
+    box.exit_code()
+    rows = [json.loads(line) for line in box.logs().splitlines() if line.startswith("{")]
+    assert any("ready after" in r["line"] for r in rows)
+    assert all(set(r) == {"t", "line"} for r in rows)
+
+
+def test_real_engine_answers_the_planted_question(start):
+    box = start(mock=None).ready(600)
+    ask = (
+        "import httpx; b = {'model': 'x', 'messages': [{'role': 'user', 'content': 'Hi'}], 'temperature': 0, 'max_tokens': 32,"
+        " 'chat_template_kwargs': {'enable_thinking': False}}; "
+        "print(httpx.post('http://127.0.0.1:30000/v1/chat/completions', json=b, timeout=120)"
+        ".json()['choices'][0]['message']['content'])"
+    )
+    assert box.python(ask) == "Hello! How can I help you today?"
+    box.c.stop(timeout=60)
+    assert box.exit_code() == 0

@@ -1,0 +1,103 @@
+"""A preset as a container: the SDK options, the docker line, the compose file and the unit say the same."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launch.container import Spec, compose, docker_argv, sdk_options, systemd
+
+GPU = Spec(
+    "qwen3.8-27b-nvfp4-dflash2",
+    "registry.example/sparkserve@sha256:" + "0" * 64,
+    hub=Path("/home/u/hf"),
+    key_file=Path("/home/u/key"),
+    arguments=("--machine", "gb10-128"),
+    environment=(("HF_HUB_OFFLINE", "1"), ("ODD", 'a "b" $c %d')),
+)
+
+
+def test_no_privilege_and_loopback_by_default():
+    o = sdk_options(GPU)
+    assert (o["read_only"], o["cap_drop"], o["security_opt"]) == (True, ["ALL"], ["no-new-privileges:true"])
+    assert o["ports"] == {"30000/tcp": ("127.0.0.1", 30000)}
+    assert "privileged" not in o
+    assert "restart_policy" not in o
+    assert o["shm_size"] <= 1 << 30
+
+
+def test_hub_and_key_are_read_only_and_the_key_is_never_in_argv():
+    o = sdk_options(GPU)
+    assert o["volumes"]["/home/u/hf"] == {"bind": "/models", "mode": "ro"}
+    assert o["volumes"]["/home/u/key"]["mode"] == "ro"
+    assert o["command"][-2:] == ["--api-key-file", "/run/secrets/api-key"]
+
+
+def test_docker_line_says_what_the_sdk_says():
+    argv, o = docker_argv(GPU), sdk_options(GPU)
+    assert argv[argv.index(GPU.image) + 1 :] == o["command"]
+    assert {v for f, v in itertools.pairwise(argv) if f == "--volume"} == {
+        f"{s}:{m['bind']}:{m['mode']}" for s, m in o["volumes"].items()
+    }
+    assert "--gpus" in argv
+    assert argv[argv.index("--publish") + 1] == "127.0.0.1:30000:30000"
+    assert "--gpus" not in docker_argv(Spec("p", "i", gpu=False))
+
+
+def test_compose_file_says_what_the_sdk_says():
+    service = yaml.safe_load(compose(GPU))["services"]["server"]
+    o = sdk_options(GPU)
+    assert service["command"] == o["command"]
+    assert service["environment"] == o["environment"]
+    assert service["ports"] == ["127.0.0.1:30000:30000"]
+    assert service["restart"] == "no"
+    assert service["cap_drop"] == ["ALL"]
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
+
+
+def test_docker_compose_accepts_it(tmp_path):
+    docker = next(
+        (d for d in map(shutil.which, ("docker", "/usr/local/bin/docker")) if d and _composes(d)), None
+    )
+    if docker is None:
+        pytest.skip("no `docker compose` here")
+    file = tmp_path / "compose.yaml"
+    file.write_text(compose(GPU))
+    done = subprocess.run(
+        [docker, "compose", "-f", str(file), "config", "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["services"]["server"]["read_only"] is True
+
+
+def _composes(docker: str) -> bool:
+    return subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0
+
+
+def test_unit_restarts_crashes_but_not_75_and_78():
+    unit = systemd(GPU)
+    assert "RestartPreventExitStatus=75 78" in unit
+    assert "--detach" not in unit
+    assert '"ODD=a \\"b\\" $$c %%d"' in unit
+
+
+def test_systemd_accepts_it(tmp_path):
+    verify = shutil.which("systemd-analyze")
+    if verify is None:
+        pytest.skip("no systemd-analyze here")
+    file = tmp_path / "sparkserve.service"
+    file.write_text(systemd(GPU).replace("/usr/bin/docker", "/bin/true"))
+    done = subprocess.run(
+        [verify, "verify", "--man=no", str(file)], capture_output=True, text=True, check=False
+    )
+    complaints = [s for s in done.stderr.splitlines() if "sparkserve.service" in s and "not found" not in s]
+    assert not complaints
