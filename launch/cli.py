@@ -115,6 +115,14 @@ def lint_flags(
         )
 
 
+@app.command(hidden=True)
+def commands() -> None:
+    """Print the names of the commands: the container's init tells them from presets."""
+    import typer.main
+
+    typer.echo("\n".join(sorted(typer.main.get_command(app).commands)))  # type: ignore[attr-defined]
+
+
 _PASS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -147,7 +155,7 @@ def _register(module: str) -> None:
         importlib.import_module(module).register(app)
 
 
-for _module in ("launch.cli_serve", "launch.cli_checkpoints"):
+for _module in ("launch.cli_serve", "launch.cli_checkpoints", "launch.cli_container"):
     _register(_module)
 
 

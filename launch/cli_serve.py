@@ -105,6 +105,7 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
                 api_key=key,
                 boot_timeout_s=boot_timeout,
                 echo=verbose,
+                phase_file=Path(phase) if (phase := os.environ.get("SPARKSERVE_PHASE_FILE")) else None,
                 on_ready=on_ready,
             ),
         )

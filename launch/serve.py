@@ -46,6 +46,7 @@ class Options:
     api_key: str | None = None
     boot_timeout_s: float = 3600.0
     echo: bool = False
+    phase_file: Path | None = None
     say: Say = field(default=lambda text: print(text, file=sys.stderr, flush=True))
     on_ready: Callable[[float], None] = field(default=lambda _seconds: None)
 
@@ -280,8 +281,15 @@ class _Pump:
             found = boot.phase(line)
             if found and found != self.last_phase:
                 self.last_phase = found
+                self._note_phase(found)
                 if not self._options.echo:
                     self._options.say(f"[{time.monotonic() - self._started:5.0f} s] {found}")
+
+    def _note_phase(self, text: str) -> None:
+        """Leave the phase where the container's guard looks for it; it is news, not state: losing it is no error."""
+        if self._options.phase_file is not None:
+            with contextlib.suppress(OSError):
+                self._options.phase_file.write_text(text)
 
 
 class _Probe:
