@@ -47,7 +47,8 @@ def test_every_file_named_in_the_docs_exists(page):
     named = {
         m[1].rstrip("/") for m in re.finditer(rf"`((?:{roots})/[\w./-]*|[A-Z]+\.md)`", page.read_text())
     }  # only plain paths: those with a placeholder hold other characters
-    gone = sorted(n for n in named if not (ROOT / n).exists())
+    placeholder = re.compile(r"NNNN|NN_|pNN")
+    gone = sorted(n for n in named if not placeholder.search(n) and not (ROOT / n).exists())
     assert not gone, f"{page.name} names files that do not exist: {gone}"
 
 
