@@ -8,9 +8,10 @@ from launch import machine
 from launch.errors import ConfigError, UsageError
 from launch.machine import GIB, Gpu, classify, parse_meminfo, parse_proc_gpu, parse_smi
 
-# Format of `nvidia-smi --query-gpu=… --format=csv,noheader,nounits`; GB10 has no memory figure to give.
+# Answers to our nvidia-smi query and MemTotal in kB. The GB10's are as its owners quote them in public reports
+# (no memory figure; 127,601,388 kB); the others follow the same format.
 SMI = {
-    "gb10-128": ("NVIDIA GB10, 12.1, [N/A], 580.95.05\n", 127_600_000),
+    "gb10-128": ("NVIDIA GB10, 12.1, [N/A], 580.159.03\n", 127_601_388),
     "gb10-64": ("NVIDIA GB10, 12.1, [N/A], 580.95.05\n", 63_500_000),
     "rtx-pro-6000": (
         "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition, 12.0, 97887, 580.95.05\n",
