@@ -98,7 +98,8 @@ class Chat:
         s.requests += 1
         if s.grammar_broken or s.has("empty-answers") or (s.has("empty-after-restart") and s.restarts):
             return ""
-        if s.has("starves-beside") and s.running:
+        if s.has("starves-beside") and s.running and not s.starved:
+            s.starved = True  # once: the engine hears of the closed stream only a little later
             return ""
         if fmt := (b.get("response_format") or {}).get("json_schema"):
             value = json.dumps(example(fmt["schema"]))

@@ -15,6 +15,9 @@ from smoke.mock.model import logprob, walk
 from smoke.mock.state import State
 
 DRAFT = 8  # tokens a planted DFlash2 step commits
+# Faults that show only in company wait for it this long, so that a busy machine does not hide them.
+COMPANY = frozenset(["garbage-in-company", "crossed-in-company", "load-400", "three-is-too-much"])
+COMPANY_S = 0.4
 PACE = 0.002  # seconds a chunk of 8 tokens takes, once an answer is long
 
 
@@ -29,6 +32,16 @@ class Generate:
     async def route(self, request: Request) -> Response:
         s = self.s
         body = await request.json()
+        s.inside += 1
+        try:
+            if s.armed and s.faults & COMPANY:
+                await asyncio.sleep(COMPANY_S)
+            return await self._route(body)
+        finally:
+            s.inside -= 1
+
+    async def _route(self, body: dict[str, Any]) -> Response:
+        s = self.s
         p = body.get("sampling_params") or {}
         n = int(p.get("max_new_tokens", 16))
         ids = body.get("input_ids")
@@ -57,9 +70,9 @@ class Generate:
             return error(500, "boom") if s.has("sum-500") and over else error(400, f"sum exceeds {CONTEXT}")
         if s.has("offline-silent") and n == 5:
             return JSONResponse(self._answer(body, ids, n)(n - 1))
-        if s.has("load-400") and body.get("stream") and s.running >= 2:
+        if s.has("load-400") and body.get("stream") and s.inside >= 3:
             return error(400, "busy")
-        if s.has("three-is-too-much") and body.get("stream") and s.running >= 2:
+        if s.has("three-is-too-much") and body.get("stream") and s.inside >= 3:
             return error(400, "out of tokens")
         return None
 
@@ -68,9 +81,9 @@ class Generate:
         out = walk(
             ids[-1], n, 2 if s.has("head-swapped") or (s.control and "control-differs" in s.faults) else 1
         )
-        if s.running > 1 and s.has("garbage-in-company"):
+        if s.inside > 1 and s.has("garbage-in-company"):
             out = [out[0]] * n
-        if s.running > 1 and s.has("crossed-in-company"):
+        if s.inside > 1 and s.has("crossed-in-company"):
             out = walk(out[0] + 16, n)
         if s.has("one-token-loops") and s.requests > 3:
             out = [out[0]] * n
@@ -148,7 +161,9 @@ class Generate:
             at = self._answer(body, ids, n)
             for made in range(min(DRAFT, n), n, DRAFT):
                 yield f"data: {json.dumps(at(made))}\n\n"
-                await asyncio.sleep(PACE if n > 256 else 0)
+                # Slow enough that a request beside it surely meets it.
+                pace = 25 * PACE if s.has("starves-beside") else PACE
+                await asyncio.sleep(pace if n > 256 else 0)
             yield f"data: {json.dumps(at(n))}\n\ndata: [DONE]\n\n"
             left = False
         finally:

@@ -21,9 +21,11 @@ class State:
     boots: int = 0
     alive: bool = True
     running: int = 0
+    inside: int = 0  # requests that have arrived and were not answered yet
     requests: int = 0
     restarts: int = 0
     grammar_broken: bool = False
+    starved: bool = False
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     seen: set[tuple[int, ...]] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
