@@ -62,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     ap.add_argument("--control-url", help="a server of the same target without a draft, for greedy agreement")
     ap.add_argument("--api-key-file", type=Path, help="file that holds the server's API key (never in argv)")
     ap.add_argument("--hardware", help="what a --url server runs on, for the report")
+    ap.add_argument("--note", action="append", default=[], help="a sentence for the report, word for word")
     ap.add_argument("--soak-hours", type=float, help="length of the soak profile; default 4")
     ap.add_argument("--report", type=Path, metavar="DIR", help="write report.json and report.html there")
     ap.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML there")
@@ -101,6 +102,8 @@ def smoke(a: argparse.Namespace) -> int:
         profile = type(profile)(**(vars(profile) | {"soak_s": a.soak_hours * 3600}))
     say = (lambda t: print(t, file=sys.stderr, flush=True)) if a.json else (lambda t: print(t, flush=True))
     rec = Recorder()
+    for note in a.note:
+        rec.note(note)
     target = _target(kind, a, subject)
     s = Session(subject, profile, target, rec, a.seed, deadlines=_deadlines(a.deadline), say=say)
     s.control_url = a.control_url

@@ -8,22 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launch import container
 from smoke.errors import CONFIG, ENGINE, SmokeError
 from smoke.targets.base import Boot, Identity, NotRun, read_meminfo
 from smoke.targets.process import free_port
 from smoke.wait import Life
 
-PORT = 30000  # inside the container
-CACHE = (
-    "sparkserve-cache"  # the one writable volume: compiled kernels and tactics, keyed inside by image and GPU
-)
 LABEL = "io.sparkserve.smoke"
-UID = 10001
-TMPFS = {
-    "/run/spark": f"rw,nosuid,nodev,noexec,uid={UID},gid={UID},mode=0750,size=64m",
-    "/tmp": "rw,nosuid,nodev,exec,mode=1777,size=2g",
-}
-STOP_S = 60
 _FIND = r"find /cache -name '*.so' -printf '%T@ %p\n' -o -name '*.cubin' -printf '%T@ %p\n'"
 
 
@@ -46,37 +37,26 @@ class Run:
 
 
 def options(preset: str, run: Run, port: int, boot: Boot) -> dict[str, Any]:
-    """Keyword arguments of containers.run: no privilege, read-only root, loopback, never restarted from outside."""
-    volumes = {CACHE: {"bind": "/cache", "mode": "rw"}}
-    if run.hub:
-        volumes[str(run.hub)] = {"bind": "/models", "mode": "ro"}
-    if run.key_file:
-        volumes[str(run.key_file.resolve())] = {"bind": "/run/secrets/api-key", "mode": "ro"}
+    """Keyword arguments of containers.run: those of `sparkserve run`, and what the suite adds."""
+    offline = (("HF_HUB_OFFLINE", "1"),) if boot.offline else ()
+    spec = container.Spec(
+        boot.control or preset,
+        run.image,
+        gpu=run.gpu,
+        port=port,
+        hub=run.hub,
+        key_file=run.key_file.resolve() if run.key_file else None,
+        # --verbose: the engine's own log goes to the container's, where the checks read it.
+        arguments=("--verbose", *run.arguments),
+        environment=(*run.environment, *offline),
+        network=run.network,
+    )
+    found = container.sdk_options(spec)
+    found["name"] = f"{spec.name}-smoke-{port}"  # beside a server of the same preset
+    found["labels"] = {**found["labels"], LABEL: preset}
     for mount in run.mounts:
         host, _, inside = mount.partition(":")
-        volumes[host] = {"bind": inside, "mode": "ro"}
-    key = ["--api-key-file", "/run/secrets/api-key"] if run.key_file else []
-    found: dict[str, Any] = {
-        "image": run.image,
-        # --verbose: the engine's own log goes to the container's, where the checks read it.
-        "command": [boot.control or preset, "--verbose", *run.arguments, *key],
-        "detach": True,
-        "read_only": True,
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges:true"],
-        "tmpfs": TMPFS,
-        "shm_size": 512 << 20,
-        "pids_limit": 4096,
-        "volumes": volumes,
-        "environment": {**dict(run.environment), **({"HF_HUB_OFFLINE": "1"} if boot.offline else {})},
-        "labels": {LABEL: preset},
-    }
-    if run.network:
-        found["network_mode"] = run.network
-    else:
-        found["ports"] = {f"{PORT}/tcp": ("127.0.0.1", port)}
-    if run.gpu:
-        found["device_requests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
+        found["volumes"][host] = {"bind": inside, "mode": "ro"}
     return found
 
 
@@ -92,7 +72,7 @@ class DockerTarget:
         self.preset, self.run, self.api_key = preset, run, api_key
         self.client = client or _connect()
         self.container: Any = None
-        self.port = PORT if run.network == "host" else free_port()
+        self.port = container.PORT if run.network == "host" else free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def start(self, boot: Boot) -> None:
@@ -141,7 +121,7 @@ class DockerTarget:
     def stop(self) -> None:
         if self.container is not None:
             with contextlib.suppress(Exception):
-                self.container.stop(timeout=STOP_S)
+                self.container.stop(timeout=container.STOP_GRACE_S)
             with contextlib.suppress(Exception):
                 self.container.remove(force=True, v=True)
             self.container = None

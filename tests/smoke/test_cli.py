@@ -116,13 +116,14 @@ def test_a_good_server(mock: MockServer, tmp_path: Path, capsys: pytest.CaptureF
         "--junit",
         str(junit),
     ]
-    assert main([*argv, "--hardware", "a mock"]) == OK
+    assert main([*argv, "--hardware", "a mock", "--note", "said by the operator"]) == OK
     out = capsys.readouterr().out
     assert "smoke: GOOD: anonymous on a mock works" in out
     assert "not run: the target has no log to read" in out
     report = json.loads((tmp_path / "r" / "report.json").read_text())
     assert report["selection"] == "startup or json_schema"
     assert not report["complete"]
+    assert "said by the operator" in report["notes"]
     assert {c["group"] for c in report["checks"]} == {"startup", "json_schema"}
     assert report["counts"]["not_run"] > 0
     cases = ET.parse(junit).getroot().findall(".//testcase")

@@ -185,7 +185,8 @@ def test_docker_run_keeps_to_the_contract(tmp_path: Path) -> None:
     assert (o["read_only"], o["cap_drop"]) == (True, ["ALL"])
     assert "privileged" not in o
     assert "restart_policy" not in o  # a tripped guard must not run into the same wall
-    assert o["labels"] == {LABEL: "preset"}
+    assert o["labels"][LABEL] == "preset"
+    assert o["name"] == f"sparkserve-preset-smoke-{t.port}"
     assert o["device_requests"][0]["Capabilities"] == [["gpu"]]
     assert o["volumes"][str(tmp_path)] == {"bind": "/models", "mode": "ro"}
     assert o["volumes"]["/a"] == {"bind": "/b", "mode": "ro"}
