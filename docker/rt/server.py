@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from launch.guard.group import parents
+from launch.guard.group import MARK, parents
 
 RUN = Path(os.environ.get("SPARK_RUN", "/run/spark"))
 
@@ -44,6 +44,7 @@ def main() -> None:
     tmp = RUN / "server.pid.tmp"
     tmp.write_text(f"{os.getpid()}\n")
     tmp.replace(RUN / "server.pid")
+    os.environ[MARK] = str(os.getpid())
     os.execv(sys.executable, [sys.executable, "-m", "launch", "serve", *argv])
 
 

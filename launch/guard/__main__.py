@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import threading
 from pathlib import Path
 
 from launch.guard.engine import HttpEngine
-from launch.guard.group import end, parents
+from launch.guard.group import end, is_alive
 from launch.guard.liveness import Liveness, Pace
 from launch.guard.policy import Limits
 from launch.guard.sampler import Sampler
@@ -37,17 +38,13 @@ def read_pid(path: Path) -> int | None:
         return None
 
 
-def alive(pid: int) -> bool:
-    return pid in parents()
-
-
 def limits_from(environ: dict[str, str], total: int) -> Limits:
     """The defaults for the machine; SPARK_FLOOR_BYTES moves the floor. ValueError names a bad value."""
     limits = Limits.default(total)
     raw = environ.get("SPARK_FLOOR_BYTES")
     if raw is None:
         return limits
-    if not raw.isdigit() or int(raw) >= total:
+    if not re.fullmatch("[0-9]{1,18}", raw) or int(raw) >= total:
         raise ValueError(f"SPARK_FLOOR_BYTES={raw}: give bytes below the machine's {total}")
     return Limits(floor=int(raw))
 
@@ -78,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     last: int | None = None
     while not stop.is_set():
         pid = read_pid(args.pid_file)
-        if pid is None or pid == last or not alive(pid):
+        if pid is None or pid == last or not is_alive(pid):
             if state.phase is not Phase.LOADING:
                 state.move(Phase.LOADING, "waiting for the server")
                 save(args.state, state)
@@ -106,7 +103,7 @@ def watch(args: argparse.Namespace, pid: int, limits: Limits, state: State, stop
         engine=engine,
         liveness=Liveness(pace_from(dict(os.environ)), args.context),
         state_path=args.state,
-        server_alive=lambda: not stop.is_set() and alive(pid),
+        server_alive=lambda: not stop.is_set() and is_alive(pid),
         end_server=lambda: end(pid, GRACE_S),
         say=say,
         state=state,

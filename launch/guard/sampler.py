@@ -25,13 +25,22 @@ class Sampler:
         self._root = root
         self._fds: dict[str, int] = {}
         self._kmsg = self._open_kmsg(root)
-        self._cgroup_limited = (
-            cgroup := measure.cgroup_memory(root)
-        ) is not None and cgroup.limit is not None
+        # Where the limit is does not change while we run; what is used does.
+        self._cgroup = procfs.parse_cgroup(
+            measure.read(root, "proc/self/cgroup"), measure.read(root, "proc/self/mounts")
+        )
+        limit = measure.tightest(root, self._cgroup) if self._cgroup else None
+        if limit is None or limit.limit is None:
+            self._cgroup = None
 
     @property
     def sees_kernel_log(self) -> bool:
         return self._kmsg is not None
+
+    @property
+    def reads_cgroup(self) -> bool:
+        """Whether a cgroup limit caps what is available."""
+        return self._cgroup is not None
 
     @staticmethod
     def _open_kmsg(root: Path) -> int | None:
@@ -77,8 +86,8 @@ class Sampler:
         if memory is None:
             return None
         available = memory.available
-        if self._cgroup_limited:
-            cgroup = measure.cgroup_memory(self._root)
+        if self._cgroup is not None:
+            cgroup = measure.tightest(self._root, self._cgroup)
             if cgroup is not None and cgroup.headroom is not None:
                 available = min(available, cgroup.headroom)
         full = procfs.parse_pressure(self._text("proc/pressure/memory")).get("full")

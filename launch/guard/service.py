@@ -25,6 +25,8 @@ from launch.guard.state import Phase, State, save
 PERIOD_S = 0.5
 SAVE_EVERY_S = 5.0
 PROBE_EVERY_S = 30.0
+# The prober may be in the middle of a question when the run ends and the client is closed: httpx says RuntimeError.
+NO_ANSWER = (httpx.HTTPError, RuntimeError)
 
 
 class Samples(Protocol):
@@ -55,6 +57,7 @@ class Service:
     sleep: Callable[[float], None] = time.sleep
     state: State = field(default_factory=State)
     probe_every_s: float = PROBE_EVERY_S
+    look_every_s: float = 5.0  # at the engine's counters while a probe is out
     phase_file: Path | None = None
     _guard: Guard = field(init=False)
     _saved: float = field(default=float("-inf"), init=False)
@@ -163,7 +166,7 @@ class Service:
         worker = threading.Thread(target=ask, name="one-token", daemon=True)
         worker.start()
         while worker.is_alive() and not answered.is_set() and self.state.phase is Phase.READY:
-            worker.join(5.0)
+            worker.join(self.look_every_s)
             if worker.is_alive() and (work := self._work()) is not None:
                 self.liveness.progress(self.clock(), work)
         if answered.is_set():
@@ -172,13 +175,13 @@ class Service:
     def _one_token(self, timeout_s: float) -> bool:
         try:
             return self.engine.one_token(timeout_s)
-        except httpx.HTTPError:
+        except NO_ANSWER:
             return False
 
     def _work(self) -> Work | None:
         try:
             return self.engine.work()
-        except httpx.HTTPError:
+        except NO_ANSWER:
             return None
 
 

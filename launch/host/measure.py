@@ -83,23 +83,26 @@ def read(root: Path, path: str) -> str:
 def cgroup_memory(root: Path) -> Cgroup | None:
     """The tightest limit among the process's cgroup and its parents."""
     where = procfs.parse_cgroup(read(root, "proc/self/cgroup"), read(root, "proc/self/mounts"))
-    if where is None:
-        return None
+    return None if where is None else tightest(root, where)
+
+
+def tightest(root: Path, where: CgroupPaths) -> Cgroup | None:
+    """The limit that leaves least, from `where` up to the mount. A folder without figures is none."""
     names = (
         ("memory.limit_in_bytes", "memory.usage_in_bytes")
         if where.version == 1
         else ("memory.max", "memory.current")
     )
-    tightest: Cgroup | None = None
+    found: Cgroup | None = None
     for folder in _folders(where):
         limit = procfs.parse_limit(read(root, f"{folder}/{names[0]}"))
         current = procfs.parse_int(read(root, f"{folder}/{names[1]}"))
         stat = procfs.parse_stat(read(root, f"{folder}/memory.stat"))
         cache = stat.get("total_inactive_file" if where.version == 1 else "inactive_file", 0)
         here = Cgroup(where.version, limit, current, cache)
-        if tightest is None or (here.headroom is not None and _less(here.headroom, tightest.headroom)):
-            tightest = here
-    return tightest
+        if found is None or (here.headroom is not None and _less(here.headroom, found.headroom)):
+            found = here
+    return found
 
 
 def _less(a: int, b: int | None) -> bool:
@@ -135,8 +138,8 @@ def processes(root: Path) -> list[tuple[Process, list[str]]]:
 def shm(root: Path) -> tuple[int | None, int | None]:
     """(total, used) bytes of /dev/shm; a captured machine has them in `dev/shm.statvfs` as two numbers."""
     captured = read(root, "dev/shm.statvfs").split()
-    if len(captured) == 2 and all(c.isdigit() for c in captured):
-        return int(captured[0]), int(captured[1])
+    if len(captured) == 2:
+        return procfs.parse_int(captured[0]), procfs.parse_int(captured[1])
     try:
         st = os.statvfs(root / "dev/shm")
     except OSError:

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 
 KIB = 1024
+# ASCII only, and no longer than a 64-bit figure: `int` takes other digits and refuses thousands of them.
+NUMBER = "[0-9]{1,20}"
 # cgroup v1 writes "no limit" as a page-rounded number near 2**63.
 UNLIMITED_V1 = 1 << 62
 
@@ -34,7 +36,7 @@ def parse_meminfo(text: str) -> Meminfo | None:
     """None when MemTotal or MemAvailable cannot be read: nothing may be concluded from such a table."""
     rows: dict[str, int] = {}
     for line in text.splitlines():
-        m = re.match(r"(\w+(?:\(\w+\))?):\s+(\d+)(?:\s+kB)?\s*$", line)
+        m = re.match(rf"(\w+(?:\(\w+\))?):\s+({NUMBER})(?:\s+kB)?\s*$", line)
         if m:
             rows[m[1]] = int(m[2]) * KIB
     total, available = rows.get("MemTotal"), rows.get("MemAvailable")
@@ -46,7 +48,7 @@ def parse_meminfo(text: str) -> Meminfo | None:
         available=available,
         cached=rows.get("Cached", 0) + rows.get("Buffers", 0) + rows.get("SReclaimable", 0),
         swap_total=rows.get("SwapTotal", 0),
-        swap_free=rows.get("SwapFree", 0),
+        swap_free=min(rows.get("SwapFree", 0), rows.get("SwapTotal", 0)),
     )
 
 
@@ -63,12 +65,10 @@ def parse_pressure(text: str) -> dict[str, Pressure]:
     """`some` and `full` of a PSI file; empty when the kernel has none."""
     out = {}
     for line in text.splitlines():
-        m = re.match(r"(some|full) avg10=([\d.]+) avg60=([\d.]+) avg300=[\d.]+ total=(\d+)\s*$", line)
+        share = r"([0-9]{1,3}(?:\.[0-9]{1,6})?)"
+        m = re.match(rf"(some|full) avg10={share} avg60={share} avg300={share} total=({NUMBER})\s*$", line)
         if m:
-            try:
-                out[m[1]] = Pressure(float(m[2]), float(m[3]), int(m[4]))
-            except ValueError:  # 1.2.3
-                continue
+            out[m[1]] = Pressure(float(m[2]), float(m[3]), int(m[5]))
     return out
 
 
@@ -94,7 +94,7 @@ def parse_cgroup(cgroup: str, mounts: str) -> CgroupPaths | None:
             mount[2] = parts[1]
     found: dict[int, str] = {}
     for line in cgroup.splitlines():
-        m = re.match(r"(\d+):([^:]*):(/.*)$", line)
+        m = re.match(rf"({NUMBER}):([^:]*):(/.*)$", line)
         if not m:
             continue
         if "memory" in m[2].split(","):
@@ -109,11 +109,8 @@ def parse_cgroup(cgroup: str, mounts: str) -> CgroupPaths | None:
 
 def parse_limit(text: str) -> int | None:
     """A cgroup limit in bytes; None for no limit (`max`, or version 1's huge number) and for garbage."""
-    text = text.strip()
-    if not text.isdigit():
-        return None
-    value = int(text)
-    return None if value >= UNLIMITED_V1 else value
+    value = parse_int(text)
+    return None if value is None or value < 0 or value >= UNLIMITED_V1 else value
 
 
 def parse_stat(text: str) -> dict[str, int]:
@@ -121,7 +118,7 @@ def parse_stat(text: str) -> dict[str, int]:
     out = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
-        if value.strip().isdigit():
+        if re.fullmatch(NUMBER, value.strip()):
             out[name] = int(value)
     return out
 
@@ -129,7 +126,7 @@ def parse_stat(text: str) -> dict[str, int]:
 def parse_int(text: str) -> int | None:
     """A file that holds one number."""
     text = text.strip()
-    return int(text) if re.fullmatch(r"-?\d+", text) else None
+    return int(text) if re.fullmatch(f"-?{NUMBER}", text) else None
 
 
 def parse_cpu_flags(cpuinfo: str) -> set[str]:
@@ -160,10 +157,9 @@ def parse_earlyoom(cmdline: list[str]) -> Earlyoom:
     swap = 10.0
     for flag, value in _options(cmdline, "mMs"):
         first = value.split(",")[0]
-        try:
-            number = float(first)
-        except ValueError:
+        if not re.fullmatch(r"[0-9]{1,15}(?:\.[0-9]{1,6})?", first):
             continue
+        number = float(first)
         if flag == "m":
             percent = number
         elif flag == "M":
