@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -89,3 +92,26 @@ def test_hash_chains_of_the_real_series_join() -> None:
             assert last.get(path, hashes.before) == hashes.before, f"{p.id}: {path}"
             assert hashes.before != hashes.after
             last[path] = hashes.after
+
+
+def test_every_contract_file_is_run() -> None:
+    """A contract file belongs to an entry, or is imported by a file that does."""
+    known = series.load()
+    claimed = {(known.root / str(p.contract)) for p in known.patches if p.contract}
+    texts = "\n".join(f.read_text(encoding="utf-8") for f in claimed)
+    for file in (known.root / "contracts").glob("test_*.py"):
+        assert file in claimed or f"contracts.{file.stem} import" in texts, f"nothing runs {file.name}"
+
+
+def test_the_tool_needs_only_the_standard_library() -> None:
+    """It runs inside a container build, before anything is installed (-S: no site-packages)."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "patches", "status"],
+        cwd=series.HERE.parent,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert series.load().spark_version in done.stdout

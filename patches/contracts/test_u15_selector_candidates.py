@@ -1,4 +1,4 @@
-"""U12 (upstream): DFlash2's candidates come through a quantized head, padding masked, TP-local.
+"""U15 (upstream): DFlash2's candidates come through a quantized head, padding masked, TP-local.
 
 Under TP each rank takes its own top-k and only those K values (as FP32) and ids are gathered, never the
 logits; ids are global. The radix top-k of the GPU wants contiguous logits, so the padded tail is masked,

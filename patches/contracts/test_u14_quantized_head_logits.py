@@ -1,4 +1,4 @@
-"""U11 (upstream): a quantized lm_head gets its ModelOpt method, and the target's logits run it.
+"""U14 (upstream): a quantized lm_head gets its ModelOpt method, and the target's logits run it.
 
 Also that a scalar scale stored as `[]` or `[1]` loads alike, and that `ignore: null` is no ignore list.
 """
