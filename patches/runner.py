@@ -111,10 +111,10 @@ def prune(root: Path, keep: set[Path]) -> None:
     """Drop the oldest trees of the cache."""
     for path in keep:
         path.touch()
-    found = sorted((p for p in root.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
-    for path in found[_KEEP:]:
-        if path not in keep:
-            shutil.rmtree(path, ignore_errors=True)
+    others = [p for p in root.iterdir() if p.is_dir() and p not in keep]
+    others.sort(key=lambda p: p.stat().st_mtime, reverse=True)
+    for path in others[max(0, _KEEP - len(keep)) :]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def run(
