@@ -16,6 +16,7 @@ _COLOURS = {
     "missing": "yellow",
     "drifted": "red",
     "fails": "red",
+    "lacks": "red",
     "BAD": "red",
 }
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from patches import diff, wheelfile
 from patches.apply import Outcome, apply_one
 from patches.errors import DoesNotApply
-from patches.series import Series
+from patches.series import Patch, Series
 from patches.wheelfile import Members
 
-APPLIES, ABSORBED, FAILS, UPSTREAM, DROPPED = "applies", "absorbed", "fails", "upstream", "dropped"
+APPLIES, ABSORBED, FAILS, LACKS, UPSTREAM = "applies", "absorbed", "fails", "lacks", "upstream"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Report:
 
     @property
     def good(self) -> bool:
-        return all(t.result != FAILS for t in self.trials)
+        return all(t.result not in {FAILS, LACKS} for t in self.trials)
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -53,8 +54,7 @@ def try_series(series: Series, wheel: Path) -> Report:
     failed_in: dict[str, str] = {}  # file -> first patch that failed in it
     for patch in series.patches:
         if not patch.carried:
-            note = (f"has it since {patch.since}, held by its contract",) if patch.state == UPSTREAM else ()
-            report.trials.append(Trial(patch.id, patch.title, patch.state, note))
+            report.trials.append(_not_carried(patch, version))
             continue
         data = series.read(patch)
         outcome = Outcome(report.members)
@@ -71,6 +71,17 @@ def try_series(series: Series, wheel: Path) -> Report:
         report.trials.append(Trial(patch.id, patch.title, APPLIES, notes))
         report.members = members
     return report
+
+
+def _not_carried(patch: Patch, version: str) -> Trial:
+    """An entry without a patch: is the release one that is known to have it?"""
+    if patch.since and _order(version) < _order(patch.since):
+        return Trial(patch.id, patch.title, LACKS, (f"upstream has it since {patch.since} only",))
+    return Trial(patch.id, patch.title, patch.state)
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version))
 
 
 def _other(members: Members, ident: str, title: str, data: bytes, failed_in: dict[str, str]) -> Trial:

@@ -64,3 +64,11 @@ def test_exit_codes_and_json(mini: Mini, capsys: pytest.CaptureFixture[str]) -> 
     assert cli.main([*root, "try", "0.5.24", "--wheel", str(mini.release(OTHER))]) == 0
     assert cli.main([*root, "try", "0.5.25", "--wheel", str(wheel)]) == 78
     assert "is not a wheel of 0.5.25" in capsys.readouterr().err
+
+
+def test_a_release_older_than_what_upstream_took_in_lacks_it(mini: Mini) -> None:
+    for version, result in (("0.5.9", "lacks"), ("0.5.17", "upstream"), ("0.5.17.post1", "upstream")):
+        wheel = mini.release(f"sglang-{version}-py3-none-any.whl")
+        report = trial.try_series(mini.series, wheel)
+        assert report.trials[-1].result == result
+        assert report.good is (result == "upstream")
