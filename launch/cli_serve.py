@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from launch.admission import Reservation
     from launch.commandline import Launch
+    from launch.resolve import Resolved
 
 DEFAULT_PORT = 30000
 
@@ -42,6 +44,10 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
     boot_timeout: Annotated[
         float, typer.Option("--boot-timeout", min=1, help="Seconds until it must have answered.")
     ] = 3600,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Start although the memory plan does not fit; recorded in the state."),
+    ] = False,
     print_only: Annotated[bool, typer.Option("--print", help="Print the command line and exit.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the engine's whole log.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -68,6 +74,7 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
         return
 
     from launch import serve as runner
+    from launch.admission import admit
     from launch.paths import state_dir
     from launch.pinned import ensure_served
 
@@ -79,36 +86,85 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
         check_places(started.resolved, places())
         # Cheap refusals come before minutes of hashing.
         runner.check_port(host, port)
-        ensure_served(started.resolved.preset, say=lambda text: typer.echo(text, err=True))
         if ensure_served(started.resolved.preset, say=lambda text: typer.echo(text, err=True)):
             # Everything is here and verified: the engine must not ask the hub for anything, least of all `main`.
             os.environ["HF_HUB_OFFLINE"] = "1"
         model = name or started.resolved.preset.name
-        log = log_file or state_dir() / "logs" / f"{started.resolved.preset.name}-{port}.log"
+        label = f"{started.resolved.preset.name}-{port}"
+        # Last, so that nothing comes between the figures and the start.
+        reservation = admit(
+            started.resolved,
+            label,
+            state_dir() / "admission",
+            force=force,
+            say=lambda text: typer.echo(text, err=True),
+        )
+        log = log_file or state_dir() / "logs" / f"{label}.log"
         typer.echo(f"starting {model} on {started.resolved.machine.name}; engine log: {log}", err=True)
 
         def on_ready(seconds: float) -> None:
             if config is not None:
                 config.unlink(missing_ok=True)
+            verify_start(started.resolved, reservation, host, port, key)
+            reservation.ready()
             typer.echo(
                 ready_text(host, port, model=model, seconds=seconds, key=key is not None, as_json=as_json)
             )
             sys.stdout.flush()
 
-        runner.run(
-            started.command,
-            runner.Options(
-                host=host,
-                port=port,
-                model=model,
-                log_file=log,
-                api_key=key,
-                boot_timeout_s=boot_timeout,
-                echo=verbose,
-                phase_file=Path(phase) if (phase := os.environ.get("SPARKSERVE_PHASE_FILE")) else None,
-                on_ready=on_ready,
-            ),
+        try:
+            runner.run(
+                started.command,
+                runner.Options(
+                    host=host,
+                    port=port,
+                    model=model,
+                    log_file=log,
+                    api_key=key,
+                    boot_timeout_s=boot_timeout,
+                    echo=verbose,
+                    phase_file=Path(phase) if (phase := os.environ.get("SPARKSERVE_PHASE_FILE")) else None,
+                    on_ready=on_ready,
+                ),
+            )
+        finally:
+            reservation.release()
+
+
+def verify_start(resolved: Resolved, reservation: Reservation, host: str, port: int, key: str | None) -> None:
+    """Compare the engine's own figures with the plan. Raises NotAdmitted when it clamped in silence.
+
+    A start by --force is only told: the operator has already heard that it does not fit.
+    """
+    from launch.errors import NotAdmitted
+    from launch.realised import compare, fetch, read
+
+    info = fetch(local_url(host, port), key)
+    if info is None:
+        typer.echo("verify: the engine does not answer /server_info; nothing was compared", err=True)
+        return
+    seen, record = read(info), reservation.record
+    errors, notes = compare(
+        seen,
+        resolved.engine,
+        pool_tokens=record["pool_tokens"],
+        running=record["running"],
+        sized_by_plan=resolved.preset.target.fixture is None,
+    )
+    record["realised"] = {"pool_tokens": seen.pool_tokens, "running": seen.running}
+    for text in [*notes, *(errors if record["forced"] else [])]:
+        typer.echo(f"verify: {text}", err=True)
+    if errors and not record["forced"]:
+        raise NotAdmitted(
+            f"{resolved.slug} came up smaller than planned: {'; '.join(errors)}; "
+            f"see `sparkserve plan {resolved.preset.name}` (--force serves it all the same)"
         )
+
+
+def local_url(host: str, port: int) -> str:
+    """The server as reached from this machine."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{shown}:{port}"
 
 
 def _print(started: Launch, as_json: bool) -> None:
@@ -132,8 +188,7 @@ def _print(started: Launch, as_json: bool) -> None:
 
 def ready_text(host: str, port: int, *, model: str, seconds: float, key: bool, as_json: bool) -> str:
     """The ready line with URL and a curl example, or one JSON object."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    url = f"http://{shown}:{port}"
+    url = local_url(host, port)
     if as_json:
         return json.dumps({"event": "ready", "url": url, "model": model, "seconds": round(seconds, 1)})
     header = ' -H "Authorization: Bearer $(cat KEY_FILE)"' if key else ""

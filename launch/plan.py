@@ -408,6 +408,8 @@ def _nearest_knobs(r: Resolved, facts: PlanFacts, q: Request, now: MemoryPlan) -
     for tokens in _descending(q.draft_tokens or None):
         knob = Knob("draft.tokens", q.draft_tokens, tokens)
         candidates.append((replace(q, draft_tokens=tokens), (knob,)))
+    for context in [c for c in _descending(q.context) if c >= 1024]:
+        candidates.append((replace(q, context=context), (Knob("engine.context_length", q.context, context),)))
     for changed, knobs in candidates:
         if knobs and _plan(r, facts, changed).fits:
             return knobs

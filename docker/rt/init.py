@@ -112,7 +112,7 @@ def emit(whole: list[bytes], as_json: bool) -> None:
 def supervise(argv: list[str]) -> int:
     try:
         RUN.mkdir(parents=True, exist_ok=True)
-        for name in ("exit-code", "server.pid", "phase", "state.json"):
+        for name in ("exit-code", "server.pid", "phase", "state.json", "admission.json"):
             (RUN / name).unlink(missing_ok=True)
         (RUN / "serve.json").write_text(json.dumps(argv))
         env = {
@@ -120,6 +120,7 @@ def supervise(argv: list[str]) -> int:
             **prepare_cache(),
             "SPARK_PORT": PORT,
             "SPARKSERVE_PHASE_FILE": str(RUN / "phase"),
+            "SPARKSERVE_ADMISSION_FILE": str(RUN / "admission.json"),
         }
     except OSError as e:
         print(

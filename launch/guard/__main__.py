@@ -55,6 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pid-file", type=Path, required=True, help="holds the server's pid")
     parser.add_argument("--state", type=Path, required=True, help="the state file to keep")
     parser.add_argument("--phase-file", type=Path, help="where the server notes its boot phase")
+    parser.add_argument("--admission-file", type=Path, help="where the server notes how it was admitted")
     parser.add_argument("--context", type=int, default=262144, help="longest prompt, tokens")
     parser.add_argument("--once", action="store_true", help="end with the first server")
     args = parser.parse_args(argv)
@@ -94,6 +95,7 @@ def main(argv: list[str] | None = None) -> int:
 def watch(args: argparse.Namespace, pid: int, limits: Limits, state: State, stop: threading.Event) -> Phase:
     """One server's life."""
     state.pid, state.available_at_ready, state.answered = pid, None, False
+    state.forced = []
     state.move(Phase.LOADING, "")
     sampler = Sampler()
     engine = HttpEngine(args.url, os.environ.get("SPARK_API_KEY"))
@@ -108,6 +110,7 @@ def watch(args: argparse.Namespace, pid: int, limits: Limits, state: State, stop
         say=say,
         state=state,
         phase_file=args.phase_file,
+        admission_file=args.admission_file,
         probe_every_s=float(os.environ.get("SPARK_PROBE_S", PROBE_EVERY_S)),
     )
     try:

@@ -7,6 +7,7 @@ again into the same wall. A hang is different: the family is ended, the state sa
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -59,6 +60,7 @@ class Service:
     probe_every_s: float = PROBE_EVERY_S
     look_every_s: float = 5.0  # at the engine's counters while a probe is out
     phase_file: Path | None = None
+    admission_file: Path | None = None
     _guard: Guard = field(init=False)
     _saved: float = field(default=float("-inf"), init=False)
     _blind: int = field(default=0, init=False)
@@ -122,6 +124,8 @@ class Service:
 
     def _boot_step(self) -> None:
         """Say in the state how far the boot has come; a new step is saved at once, for the health check."""
+        if self.admission_file is not None and self.state.phase is Phase.LOADING and not self.state.forced:
+            self.state.forced = read_forced(self.admission_file)
         if self.phase_file is None or self.state.phase is not Phase.LOADING:
             return
         try:
@@ -183,6 +187,15 @@ class Service:
             return self.engine.work()
         except NO_ANSWER:
             return None
+
+
+def read_forced(path: Path) -> list[str]:
+    """Why the start would have been refused without --force (launch/admission.py); empty for a regular start."""
+    try:
+        forced = json.loads(path.read_text())["forced"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [str(reason) for reason in forced] if isinstance(forced, list) else []
 
 
 def _least(a: int | None, b: int | None) -> int | None:

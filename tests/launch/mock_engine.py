@@ -2,7 +2,7 @@
 """Stands in for the engine's interpreter in tests of `sparkserve serve`: same arguments, SGLang's log lines.
 
 MOCK_ENGINE chooses what happens: serve | die | die-ready | silent | echo-only | mute | stubborn.
-MOCK_PIDS names a file that receives the pids of this process and of its child.
+MOCK_PIDS names a file that receives the pids of this process and of its child. MOCK_INFO is what /server_info answers.
 """
 
 import json
@@ -69,6 +69,9 @@ warming = ["503 at first"]
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path == "/server_info":
+            self.answer(200, json.loads(os.environ.get("MOCK_INFO", "{}")))
+            return
         self.answer(503 if self.path == "/health" and warming and warming.pop() else 200, {})
 
     def do_POST(self):

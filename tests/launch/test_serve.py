@@ -58,6 +58,7 @@ class Server:
             **os.environ,
             "SPARKSERVE_ENGINE_PYTHON": str(MOCK),
             "SPARKSERVE_FIXTURES": str(tmp / "fixtures"),
+            "SPARKSERVE_STATE": str(tmp / "state"),
             "MOCK_ENGINE": mode,
             "MOCK_PIDS": str(self.pid_file),
             **more_env,
@@ -320,3 +321,30 @@ def test_hub_checkpoints_are_served_offline_and_only_when_pulled(tmp_path: Path)
         code, _, err = server.end()
     assert code == 0
     assert "verifying target a/b" in err
+
+
+def info(running: int) -> str:
+    state = {"effective_max_running_requests_per_dp": running, "memory_usage": {"token_capacity": 99_999}}
+    return json.dumps({"internal_states": [state], "max_running_requests": running})
+
+
+def test_engine_that_clamped_in_silence_ends_with_75_and_no_orphan(tmp_path):
+    with serving(tmp_path, "serve", MOCK_INFO=info(2)) as server:
+        code, _, err = server.end()
+        assert code == 75
+        assert "2 requests at once instead of 8" in err
+        assert not any(alive(p) for p in server.pids())
+
+
+def test_note_of_a_start_lives_as_long_as_the_server(tmp_path):
+    """The engine's figures are in it, and nothing is promised once it answers."""
+    with serving(tmp_path, "serve", MOCK_INFO=info(8)) as server:
+        assert "ready after" in server.until_ready()
+        note = json.loads(next((tmp_path / "state" / "admission").glob("*.json")).read_text())
+        assert note["realised"] == {"pool_tokens": 99_999, "running": 8}
+        assert note["promised"] == 0
+        server.process.terminate()
+        code, _, err = server.end()
+        assert code == 0
+        assert "admission: not judged: this machine is cpu, not h200" in err
+        assert list((tmp_path / "state" / "admission").glob("*.json")) == []

@@ -1,0 +1,72 @@
+"""What the engine clamps in silence is an error; what the plan foresaw is not."""
+
+import pytest
+
+from launch.realised import Realised, compare, read
+
+INFO = {
+    "max_running_requests": 8,
+    "context_length": 262144,
+    "max_total_num_tokens": 5,
+    "internal_states": [
+        {
+            "effective_max_running_requests_per_dp": 8,
+            "memory_usage": {"token_capacity": 700_000, "kvcache": 25.0},
+        }
+    ],
+}
+
+
+def test_reads_the_engines_words():
+    assert read(INFO) == Realised(700_000, 8, 8, None, 262144)
+    assert read({}) == read({"internal_states": "no"}) == read({"internal_states": [{"memory_usage": 3}]})
+    assert read({}) == Realised()
+    assert read({"max_total_num_tokens": 77}).pool_tokens == 77
+
+
+def check(seen, engine, pool=700_000, running=8, real=True):
+    return compare(seen, engine, pool_tokens=pool, running=running, sized_by_plan=real)
+
+
+@pytest.mark.parametrize(
+    ("seen", "engine", "plan", "word"),
+    [
+        (Realised(700_000, 8), {"max_running_requests": 8}, {}, None),
+        (Realised(631_000, 8), {}, {}, None),  # within the tolerance
+        (Realised(629_000, 8), {}, {}, "10% below the planned 700,000"),
+        (Realised(700_000, 7), {"max_running_requests": 8}, {}, "7 requests at once instead of 8"),
+        (Realised(700_000, 6), {"max_running_requests": 8}, {"running": 6}, None),  # the plan said so
+        (Realised(700_000, 5), {"max_running_requests": 8}, {"running": 6}, "instead of 6"),
+        (Realised(700_000, 5), {}, {"running": 6}, "instead of 6"),
+        (Realised(700_000, 8, context=4096), {"context_length": 8192}, {}, "context of 4,096"),
+        (
+            Realised(700_000, 8, state_slots=10),
+            {"max_mamba_cache_size": 32},
+            {},
+            "10 state slots instead of 32",
+        ),
+        # A fixture is held to what it sets itself.
+        (Realised(16_384, 8), {"max_total_tokens": 16_384}, {"real": False, "pool": None}, None),
+        (Realised(8_192, 8), {"max_total_tokens": 16_384}, {"real": False}, "8,192 tokens instead of"),
+        (Realised(5, 5), {}, {"real": False}, None),
+        # The plan itself was below max_total_tokens.
+        (Realised(700_000, 8), {"max_total_tokens": 900_000}, {}, None),
+        (Realised(500_000, 8), {"max_total_tokens": 900_000}, {}, "below the planned"),
+    ],
+)
+def test_clamping(seen, engine, plan, word):
+    errors, _ = check(seen, engine, **plan)
+    assert bool(errors) is (word is not None)
+    if word:
+        assert word in errors[0]
+
+
+def test_what_is_not_said_is_a_note_not_a_pass_in_silence():
+    errors, notes = check(Realised(), {})
+    assert errors == []
+    assert len(notes) == 2
+
+
+def test_larger_than_planned_is_told():
+    _, notes = check(Realised(800_000, 8), {})
+    assert "larger than the planned" in notes[0]
