@@ -74,6 +74,15 @@ def pinned(base: str) -> str:
     return digests[0] if found.returncode == 0 and digests else base
 
 
+def digest(base: str) -> str:
+    """What a base was: its registry digest, or the id of an image that no registry knows (a debootstrap)."""
+    if "@" in base:
+        return base.partition("@")[2]
+    docker = shutil.which("docker") or "docker"
+    argv = [docker, "image", "inspect", "-f", "{{.Id}}", base]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def revision() -> str:
     argv = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
@@ -82,7 +91,9 @@ def revision() -> str:
 def build(target: str, base: str, tag: str, platform: str | None) -> dict[str, Any]:
     argv, env = client()
     argv += ["--file", "docker/Dockerfile", "--network", "host", "--progress", "plain", "--tag", tag]
-    argv += ["--build-arg", f"BASE_IMAGE={pinned(base)}", "--build-arg", f"TARGET={target}"]
+    base = pinned(base)
+    argv += ["--build-arg", f"BASE_IMAGE={base}", "--build-arg", f"BASE_DIGEST={digest(base)}"]
+    argv += ["--build-arg", f"TARGET={target}"]
     argv += ["--build-arg", f"REVISION={revision()}", *secrets()]
     if platform:
         argv += ["--platform", platform]
@@ -107,6 +118,7 @@ def describe(tag: str, seconds: float) -> dict[str, Any]:
     return {
         "tag": tag,
         "id": image.id,
+        "layer_digests": attrs["RootFS"]["Layers"],
         "architecture": attrs["Architecture"],
         "bytes": attrs["Size"],
         "seconds": seconds,

@@ -2,12 +2,16 @@
 
 Each lock is named in `docker/locks/locks.toml` and compiled by `uv pip compile --generate-hashes` from
 `docker/locks/<input>`, for one Python and one architecture. Pins already in a lock are kept unless `--upgrade` is given, so
-that running it again changes nothing; `--check` says which locks would change and exits 1.
+that running it again changes nothing; `--check` says which locks would change and exits 1. The first line of a lock holds the
+hash of what it was compiled from, so that a forgotten `make lock` shows without asking an index.
+
+The released SGLang has locks of its own, `engine-cp313-<arch>.txt`: one wheel each, as `patches/series.toml` pins it.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -17,6 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOCKS = Path(__file__).resolve().parent / "locks"
+SERIES = LOCKS.parents[1] / "patches" / "series.toml"
+ENGINE = "engine"
+ENGINE_PYTHON = "3.13"  # the image's
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,45 @@ class Lock:
 
     @property
     def path(self) -> Path:
-        return LOCKS / f"{self.name}-cp{self.python.replace('.', '')}-{self.arch}.txt"
+        return lock_path(self.name, self.python, self.arch)
+
+    def header(self, folder: Path = LOCKS) -> str:
+        """The first line: a hash over the contents of everything the lock is compiled from."""
+        found = hashlib.sha256(f"{self.python} {self.arch}\n".encode())
+        for name in filter(None, (self.input, self.overrides)):
+            found.update((folder / name).read_bytes())
+        return f"# written by docker/lock.py; inputs sha256:{found.hexdigest()}"
+
+
+def lock_path(name: str, python: str, arch: str) -> Path:
+    return LOCKS / f"{name}-cp{python.replace('.', '')}-{arch}.txt"
+
+
+def engine_locks(series: str) -> dict[Path, str]:
+    """path -> text of the engine's locks, from the text of series.toml. ValueError when an architecture has no wheel."""
+    base = tomllib.loads(series)["base"]
+    tag, found = f"cp{ENGINE_PYTHON.replace('.', '')}", {}
+    for arch in ("x86_64", "aarch64"):
+        hashes = [
+            digest
+            for name, digest in base["wheels"].items()
+            if f"-{tag}-" in name and name.endswith(f"_{arch}.whl")
+        ]
+        if len(hashes) != 1:
+            raise ValueError(
+                f"patches/series.toml: [base.wheels] has {len(hashes)} wheels of {tag} for {arch}, not one"
+            )
+        found[lock_path(ENGINE, ENGINE_PYTHON, arch)] = (
+            "# written by docker/lock.py from [base.wheels] of patches/series.toml\n"
+            f"sglang=={base['version']} \\\n    --hash=sha256:{hashes[0]}\n"
+        )
+    return found
+
+
+def replace(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 def read(text: str) -> list[Lock]:
@@ -71,6 +116,17 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a lock is not fresh")
     args = parser.parse_args()
     stale = []
+    if not args.names or ENGINE in args.names:
+        try:
+            wanted = engine_locks(SERIES.read_text())
+        except ValueError as e:
+            print(f"lock: {e}", file=sys.stderr)
+            return 78
+        for path, text in wanted.items():
+            if not path.exists() or path.read_text() != text:
+                stale.append(path.name)
+                if not args.check:
+                    replace(path, text)
     for lock in read((LOCKS / "locks.toml").read_text()):
         if args.names and lock.name not in args.names:
             continue
@@ -83,13 +139,16 @@ def main() -> int:
             except subprocess.CalledProcessError:
                 print(f"lock: {lock.path.name} cannot be resolved (see above)", file=sys.stderr)
                 return 69
-            if lock.path.exists() and out.read_text() == lock.path.read_text():
+            # uv is told to write no header; without ours, which it keeps or drops, only pins and hashes are compared.
+            body = "".join(
+                line for line in out.read_text().splitlines(keepends=True) if not line.startswith("#")
+            )
+            text = f"{lock.header()}\n{body}"
+            if lock.path.exists() and text == lock.path.read_text():
                 continue
             stale.append(lock.path.name)
             if not args.check:
-                tmp_target = lock.path.with_suffix(".tmp")
-                shutil.copy(out, tmp_target)
-                tmp_target.replace(lock.path)
+                replace(lock.path, text)
     for name in stale:
         print(f"lock: {name} {'is not fresh: run make lock' if args.check else 'written'}")
     return 1 if stale and args.check else 0

@@ -74,6 +74,9 @@ def spec(
 
         read_api_key(key_file)
         key_file = key_file.expanduser().resolve()
+        group = key_group(key_file)
+    else:
+        group = None
     fixture = resolved.preset.target.fixture is not None
     return Spec(
         preset=resolved.preset.name,
@@ -83,9 +86,25 @@ def spec(
         port=port,
         hub=None if fixture else _hub(hub),
         key_file=key_file,
+        key_group=group,
         arguments=("--machine", resolved.machine.name) if machine else (),
         environment=tuple(pairs),
         network=network,
+    )
+
+
+def key_group(path: Path) -> int | None:
+    """The group the container's user must join to read the key; None when the file is that user's own."""
+    from launch.container import UID
+
+    found = path.stat()
+    if found.st_uid == UID and found.st_mode & 0o400:
+        return None
+    if found.st_mode & 0o040 and found.st_gid:
+        return found.st_gid
+    raise ConfigError(
+        f"--api-key-file {path}: the container's user ({UID}) cannot read it; "
+        f"chmod 640 it (its group is given to the container), or chown it to {UID}"
     )
 
 
@@ -243,11 +262,16 @@ def render(
     typer.echo(kinds[kind](wanted), nl=False)
 
 
-def provenance(as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False) -> None:
-    """Say what this image is made of and check that every patch is in place (inside the image)."""
-    from launch.provenance import read, table
+def provenance(
+    image: Annotated[
+        str | None, typer.Option("--image", help="From outside: an image on this machine's Docker engine.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False,
+) -> None:
+    """Say what an image is made of and check that every patch is in place (without --image: the one we run in)."""
+    from launch.provenance import read, read_image, table
 
-    found = read()
+    found = read_image(_client(), image) if image else read()
     typer.echo(json.dumps(found, indent=2) if as_json else table(found))
 
 

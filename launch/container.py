@@ -34,6 +34,7 @@ class Spec:
     port: int = PORT
     hub: Path | None = None
     key_file: Path | None = None
+    key_group: int | None = None  # gid by which the container's user reads the key file
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     network: str | None = None
@@ -82,6 +83,8 @@ def sdk_options(spec: Spec) -> dict[str, Any]:
         "labels": {LABEL: spec.preset},
         "log_config": {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "4"}},
     }
+    if spec.key_group is not None:
+        options["group_add"] = [str(spec.key_group)]
     if spec.network:
         options["network_mode"] = spec.network
     else:
@@ -103,6 +106,8 @@ def docker_argv(spec: Spec) -> list[str]:
         argv += ["--volume", f"{source}:{target}:{mode}"]
     for key, value in spec.environment:
         argv += ["--env", f"{key}={value}"]
+    if spec.key_group is not None:
+        argv += ["--group-add", str(spec.key_group)]
     argv += ["--network", spec.network] if spec.network else ["--publish", f"{spec.bind}:{spec.port}:{PORT}"]
     if spec.gpu:
         argv += ["--gpus", "all"]
@@ -133,6 +138,8 @@ def compose(spec: Spec) -> str:
         "    volumes:",
         *[f"      - {q(f'{source}:{target}:{mode}')}" for source, target, mode in mounts(spec)],
     ]
+    if spec.key_group is not None:
+        lines.append(f"    group_add: [{q(str(spec.key_group))}]")
     if spec.environment:
         lines += ["    environment:", *[f"      {key}: {q(value)}" for key, value in spec.environment]]
     if spec.network:

@@ -38,16 +38,50 @@ def read() -> dict[str, Any]:
     return {**found, "verified": True}
 
 
+def read_image(client: Any, image: str) -> dict[str, Any]:
+    """The same from outside: run the image's own `provenance`, with no network and nothing mounted.
+
+    `client` is a Docker SDK client. The image's id is added as `image`. ConfigError when there is no such image or it is
+    not one of ours, CheckFailed when the image finds its own patches not in place.
+    """
+    import docker.errors
+
+    try:
+        found = client.images.get(image)
+    except docker.errors.ImageNotFound:
+        raise ConfigError(f"there is no image {image}: build it (make image) or pull it") from None
+    if "io.sparkserve.target" not in (found.labels or {}):
+        raise ConfigError(f"{image} is not an image of SparkServe (it has no label io.sparkserve.target)")
+    box = client.containers.create(
+        found.id, ["provenance", "--json"], network_mode="none", read_only=True, cap_drop=["ALL"]
+    )
+    try:
+        box.start()
+        code = box.wait(timeout=300)["StatusCode"]
+        said = box.logs(stdout=True, stderr=False).decode(errors="replace")
+        complaint = box.logs(stdout=False, stderr=True).decode(errors="replace").strip().splitlines()
+    finally:
+        box.remove(force=True, v=True)
+    if code:
+        last = complaint[-1].removeprefix("error: ") if complaint else f"exit code {code}"
+        raise (CheckFailed if code == CheckFailed.exit_code else ConfigError)(f"{image}: {last}")
+    data: dict[str, Any] = json.loads(said)
+    return {**data, "image": found.id}
+
+
 def table(found: dict[str, Any]) -> str:
     """For an operator: versions, base, locks, patches."""
     rows = [
         f"version       {found['version']} ({found['revision'][:12]}), {found['target']}, {found['architecture']}",
+        *([f"image         {found['image']}"] if "image" in found else []),
         f"base          {found['base']['image']} ({found['base']['os']})",
+        f"base digest   {found['base'].get('digest') or 'not known'}",
         f"python        {found['python']}",
         *[f"{name:<24}{version}" for name, version in sorted(found["packages"].items())],
         *[f"lock          {name} {digest[:16]}" for name, digest in sorted(found["locks"].items())],
         f"contents      {found['counts']['python']} Python distributions, {found['counts']['debian']} Debian packages",
         f"proprietary   {', '.join(found['proprietary'])}",
+        f"no licence    {', '.join(found['licence_not_stated']) or 'none'} (not stated; files in licences.json)",
         "patches, checked in place:",
         *[f"  {p['id']}  {p['state']:<9} {p['title']}" for p in found["patches"]["patches"]],
     ]

@@ -1,11 +1,17 @@
-"""The user the container runs as (uid 10001, no shell), the folders it may write, and the `sparkserve` command."""
+"""The user the container runs as (uid 10001, no shell), the folders it may write, and the `sparkserve` command.
+
+The names of its sub-commands are written beside init.py, which tells them from presets without starting Python for it.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 UID = 10001
+HOME = Path("/opt/sparkserve")
 
 
 def main() -> None:
@@ -21,6 +27,9 @@ def main() -> None:
     command = Path("/usr/local/bin/sparkserve")
     command.write_text("#!/opt/venv/bin/python3\nimport sys\n\nfrom launch.cli import main\n\nsys.exit(main())\n")
     command.chmod(0o755)
+    argv = [sys.executable, "-m", "launch", "commands"]
+    said = subprocess.run(argv, check=True, capture_output=True, text=True, cwd=HOME).stdout
+    (HOME / "rt" / "commands").write_text(said)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ its source and would otherwise be thrown away at the first import.
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import subprocess
@@ -38,6 +39,17 @@ def prune(rules: Path) -> int:
                 total += sum(f.lstat().st_size for f in files)
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return total
+
+
+def contested(site: Path) -> list[str]:
+    """Files that two wheels bring with different contents: which one is there would depend on the order of unpacking."""
+    brought: dict[str, set[str]] = {}
+    for record in site.glob("*.dist-info/RECORD"):
+        with record.open(newline="") as file:
+            for name, digest, *_ in csv.reader(file):
+                if digest:
+                    brought.setdefault(name, set()).add(digest)
+    return sorted(name for name, found in brought.items() if len(found) > 1 and (site / name).exists())
 
 
 def toolkit() -> None:
@@ -88,6 +100,8 @@ def coherent() -> None:
 def main() -> None:
     install(Path(sys.argv[1]))
     removed = prune(HERE / "prune.toml")
+    if twice := contested(SITE):
+        sys.exit(f"deps: two wheels bring different files of one name: {', '.join(twice)}; prune.toml must take them away")
     toolkit()
     coherent()
     settle(VENV)

@@ -21,7 +21,9 @@ sglang.srt.models.gpt_oss sglang.srt.models.glm4_moe sglang.srt.layers.attention
 sglang.srt.layers.attention.triton_backend sglang.srt.layers.attention.trtllm_mha_backend
 sglang.srt.layers.attention.linear.gdn_backend sglang.srt.layers.quantization.modelopt_quant
 sglang.srt.speculative.eagle_worker_v2 sglang.srt.speculative.dflash_worker_v2 sglang.srt.constrained.xgrammar_backend
-sgl_kernel flashinfer flashinfer.gdn_decode flashinfer.gdn_prefill flashinfer.fused_moe supervisor.supervisord
+sgl_kernel flashinfer flashinfer.gdn_decode flashinfer.gdn_prefill flashinfer.fused_moe
+supervisor.supervisord supervisor.rpcinterface supervisor.xmlrpc supervisor.childutils supervisor.supervisorctl
+typer typer.rich_utils rich.console rich.table rich.progress rich.live httpx huggingface_hub prometheus_client.parser
 """.split()
 
 DEVICE = types.SimpleNamespace(

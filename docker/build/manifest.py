@@ -1,4 +1,4 @@
-"""Write what the image is made of: `manifest.json` and a CycloneDX 1.6 `sbom.json`, into the folder given.
+"""Write what the image is made of: `manifest.json`, `licences.json` and a CycloneDX 1.6 `sbom.json`, into the folder given.
 
 The manifest is for an operator (`sparkserve provenance`): versions, the patch series with its hashes, locks, build inputs.
 The SBOM lists every Python distribution and Debian package with version, licence and package URL.
@@ -20,6 +20,7 @@ from typing import Any
 from common import ARCH, EPOCH, SITE
 
 NAMED = ("sglang", "torch", "flashinfer-python", "sglang-kernel", "triton", "nvidia-cuda-nvcc", "supervisor")
+LICENCE_FILE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|EULA)", re.I)
 PROPRIETARY = re.compile(r"NVIDIA|Proprietary", re.I)
 
 
@@ -27,19 +28,44 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def distributions() -> list[dict[str, str]]:
-    """name, version and licence of every installed Python distribution, by name."""
+def distributions() -> list[dict[str, Any]]:
+    """name, version, licence as stated ("" when it states none) and licence files of every Python distribution, by name.
+
+    The files are relative to the distribution's .dist-info folder: where a licence is not stated, they are what there is.
+    """
     found = {}
     for d in md.distributions(path=[str(SITE)]):
         meta = d.metadata
         text = meta["License-Expression"] or _classifier(meta) or (meta["License"] or "").strip().split("\n")[0]
-        found[meta["Name"].lower()] = {"name": meta["Name"], "version": d.version, "licence": text[:120]}
+        found[meta["Name"].lower()] = {
+            "name": meta["Name"],
+            "version": d.version,
+            "licence": text[:120],
+            "licence_files": _licence_files(d),
+        }
     return [found[k] for k in sorted(found)]
 
 
 def _classifier(meta: Any) -> str:
     kinds = [c.rsplit(" :: ", 1)[-1] for c in meta.get_all("Classifier") or [] if c.startswith("License ::")]
     return " AND ".join(k for k in kinds if k != "OSI Approved")
+
+
+def _licence_files(d: md.Distribution) -> list[str]:
+    info = Path(str(d._path))  # type: ignore[attr-defined]  # the only way to the folder
+    found = (p for p in info.rglob("*") if p.is_file())
+    return sorted(str(p.relative_to(info)) for p in found if LICENCE_FILE.match(p.name))
+
+
+def licences(python: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The inventory: every distribution under its licence as stated, those that state none under "not stated"."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for p in python:
+        row = {"name": p["name"], "version": p["version"]}
+        if not p["licence"]:
+            row["files"] = p["licence_files"]
+        found.setdefault(p["licence"] or "not stated", []).append(row)
+    return found
 
 
 def debian() -> list[dict[str, str]]:
@@ -58,7 +84,7 @@ def patch_state() -> Any:
     return json.loads(done.stdout)
 
 
-def sbom(python: list[dict[str, str]], deb: list[dict[str, str]]) -> dict[str, Any]:
+def sbom(python: list[dict[str, Any]], deb: list[dict[str, str]]) -> dict[str, Any]:
     """CycloneDX 1.6. The serial number is derived from the contents, so that equal images have equal SBOMs."""
     components: list[dict[str, Any]] = []
     for p in python:
@@ -91,7 +117,7 @@ def write(path: Path, data: Any) -> None:
 
 def main() -> None:
     ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("base", "target", "version", "revision"):
+    for name in ("base", "base-digest", "target", "version", "revision"):
         ap.add_argument(f"--{name}", required=True)
     ap.add_argument("--locks", type=Path, required=True)
     ap.add_argument("--out", type=Path, required=True)
@@ -107,7 +133,11 @@ def main() -> None:
         "version": a.version,
         "revision": a.revision,
         "architecture": ARCH,
-        "base": {"image": a.base, "os": release.get("PRETTY_NAME", "")},
+        "base": {
+            "image": a.base,
+            "digest": a.base_digest or a.base.partition("@")[2],
+            "os": release.get("PRETTY_NAME", ""),
+        },
         "python": ".".join(map(str, sys.version_info[:3])),
         "source_date_epoch": EPOCH,
         "packages": {n: by_name[n]["version"] for n in NAMED if n in by_name},
@@ -119,6 +149,7 @@ def main() -> None:
     }
     write(a.out / "manifest.json", manifest)
     write(a.out / "sbom.json", sbom(python, deb))
+    write(a.out / "licences.json", licences(python))
 
 
 if __name__ == "__main__":

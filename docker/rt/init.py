@@ -28,9 +28,8 @@ BAD_CONFIG, CANNOT_WRITE = 78, 73
 
 
 def commands() -> set[str]:
-    """The sub-commands of `sparkserve`, which are not presets."""
-    done = subprocess.run([PYTHON, "-m", "launch", "commands"], capture_output=True, text=True, check=False)
-    return set(done.stdout.split()) or {"presets", "show", "version"}
+    """The sub-commands of `sparkserve`, which are not presets (docker/build/account.py writes them)."""
+    return set((HERE / "commands").read_text().split())
 
 
 def usage() -> int:
@@ -109,6 +108,15 @@ def emit(whole: list[bytes], as_json: bool) -> None:
         view = view[os.write(1, view) :]
 
 
+def key_file(argv: list[str]) -> str:
+    """The path after --api-key-file, or nothing. The guard reads the key there; the key itself is in no argv or environment."""
+    for i, word in enumerate(argv):
+        name, sign, value = word.partition("=")
+        if name == "--api-key-file":
+            return value if sign else argv[i + 1] if i + 1 < len(argv) else ""
+    return ""
+
+
 def supervise(argv: list[str]) -> int:
     try:
         RUN.mkdir(parents=True, exist_ok=True)
@@ -119,6 +127,7 @@ def supervise(argv: list[str]) -> int:
             **os.environ,
             **prepare_cache(),
             "SPARK_PORT": PORT,
+            "SPARK_KEY_FILE": key_file(argv),
             "SPARKSERVE_PHASE_FILE": str(RUN / "phase"),
             "SPARKSERVE_ADMISSION_FILE": str(RUN / "admission.json"),
         }

@@ -49,6 +49,8 @@ class Listener:
             return
         if name == "PROCESS_STATE_EXITED" and process.get("processname") == "server":
             self.server_ended()
+        elif name == "PROCESS_STATE_EXITED" and process.get("processname") == "guard":
+            self.guard_ended()
         elif name == "PROCESS_STATE_FATAL" and process.get("processname") == "guard":
             self.end(End(70, "the guard cannot run; nothing is served without it"))
         if self.start_at is not None and time.monotonic() >= self.start_at:
@@ -74,6 +76,12 @@ class Listener:
             say(f"{verdict.why}; starting it again in {verdict.wait_s:.0f} s")
             self.start_at = time.monotonic() + verdict.wait_s
         else:
+            self.end(verdict)
+
+    def guard_ended(self) -> None:
+        code = int(self.rpc.supervisor.getProcessInfo("guard").get("exitstatus") or 0)
+        verdict = self.keeper.guard_ended(code, time.monotonic())
+        if verdict is not None:
             self.end(verdict)
 
     @staticmethod

@@ -16,13 +16,14 @@ FINAL = {2: BAD_CONFIG, 73: BAD_CONFIG, 78: BAD_CONFIG, 75: NOT_ADMITTED}
 
 @dataclass(frozen=True)
 class Budget:
-    """How many ends are borne. Seconds."""
+    """How many ends are borne, the server's and (within a minute) the guard's. Seconds."""
 
     failed_starts: int = 2
     crashes: int = 5
     window_s: float = 3600.0
     wait_s: float = 2.0
     longest_wait_s: float = 60.0
+    guard_ends: int = 5
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,20 @@ class Keeper:
     budget: Budget = field(default_factory=Budget)
     _failed: int = 0
     _crashes: list[float] = field(default_factory=list)
+    _guard_ends: list[float] = field(default_factory=list)
+
+    def guard_ended(self, code: int, now: float) -> End | None:
+        """The guard's own ends: a bad setting, or one end after another, and nothing may be served unguarded."""
+        if code in FINAL and code != NOT_ADMITTED:
+            return End(FINAL[code], f"the guard cannot run (exit code {code})")
+        if code in (0, NOT_ADMITTED):  # told to stop, or tripped: then the server's end decides
+            return None
+        self._guard_ends = [t for t in self._guard_ends if now - t < 60] + [now]
+        if len(self._guard_ends) < self.budget.guard_ends:
+            return None
+        return End(
+            ENGINE_FAILED, f"the guard ended {len(self._guard_ends)} times within a minute (exit code {code})"
+        )
 
     def server_ended(
         self, code: int, *, was_ready: bool, tripped: str | None, wedged: bool, now: float

@@ -13,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+from launch.errors import ConfigError
 from launch.guard.engine import HttpEngine
 from launch.guard.group import end, is_alive
 from launch.guard.liveness import Liveness, Pace
@@ -21,6 +22,7 @@ from launch.guard.sampler import Sampler
 from launch.guard.service import PROBE_EVERY_S, Service
 from launch.guard.state import Phase, State, load, save
 from launch.host.measure import measure
+from launch.serve import read_api_key
 
 GRACE_S = 20.0
 TRIPPED = 75
@@ -56,6 +58,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, required=True, help="the state file to keep")
     parser.add_argument("--phase-file", type=Path, help="where the server notes its boot phase")
     parser.add_argument("--admission-file", type=Path, help="where the server notes how it was admitted")
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        default=os.environ.get("SPARK_KEY_FILE") or None,
+        help="the file the server takes its key from; default: the one SPARK_KEY_FILE names",
+    )
     parser.add_argument("--context", type=int, default=262144, help="longest prompt, tokens")
     parser.add_argument("--once", action="store_true", help="end with the first server")
     args = parser.parse_args(argv)
@@ -84,7 +92,11 @@ def main(argv: list[str] | None = None) -> int:
             continue
         state.restarts += last is not None
         last = pid
-        phase = watch(args, pid, limits, state, stop)
+        try:
+            phase = watch(args, pid, limits, state, stop)
+        except ConfigError as e:
+            say(f"guard: {e}")
+            return e.exit_code
         if phase is Phase.TRIPPED:
             return TRIPPED
         if args.once:
@@ -98,7 +110,7 @@ def watch(args: argparse.Namespace, pid: int, limits: Limits, state: State, stop
     state.forced = []
     state.move(Phase.LOADING, "")
     sampler = Sampler()
-    engine = HttpEngine(args.url, os.environ.get("SPARK_API_KEY"))
+    engine = HttpEngine(args.url, read_api_key(args.api_key_file) if args.api_key_file else None)
     service = Service(
         samples=sampler,
         limits=limits,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +19,8 @@ from launch.container import Spec, sdk_options
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "sparkserve-test-base:trixie"
-IMAGE = "sparkserve:test"
+# Another tag keeps two runs on one Docker engine apart.
+IMAGE = os.environ.get("SPARKSERVE_TEST_IMAGE") or "sparkserve:test"
 MOCK = Path(__file__).parent / "mock"
 PRESET = "tiny-w4a4-dflash2"
 # .ci/run sets this: there a missing engine is a failure, elsewhere a reason to skip.
@@ -109,8 +111,10 @@ class Box:
             .strip()
         )
 
-    def state(self) -> str:
-        return self.c.exec_run(["cat", "/run/spark/state.json"]).output.decode(errors="replace")
+    def phase(self) -> str:
+        """What the guard last wrote; cheaper to ask often than the health check, which starts a Python each time."""
+        done = self.c.exec_run(["cat", "/run/spark/state.json"])
+        return str(json.loads(done.output)["phase"]) if done.exit_code == 0 else "none"
 
     def pid(self) -> int:
         return int(self.c.exec_run(["cat", "/run/spark/server.pid"]).output)
@@ -128,7 +132,7 @@ class Box:
         pytest.fail(f"{why}: not within {seconds:.0f} s; health: {self.health()}\n{self.logs()[-3000:]}")
 
     def ready(self, seconds: float = 90) -> Box:
-        self.until(lambda: self.health().startswith("ready"), "ready", seconds)
+        self.until(lambda: self.phase() == "ready", "ready", seconds)
         return self
 
     def exit_code(self, seconds: float = 120) -> int:
@@ -147,6 +151,7 @@ def start(client: Any, image: str) -> Iterator[Callable[..., Box]]:
         env: dict[str, str] | None = None,
         preset: str = PRESET,
         key_file: Path | None = None,
+        hub: Path | None = None,
         network: str = "none",
         **changes: Any,
     ) -> Box:
@@ -154,7 +159,7 @@ def start(client: Any, image: str) -> Iterator[Callable[..., Box]]:
         if mock:
             environment |= {"MOCK": mock, "PYTHONPATH": "/mock:/opt/sparkserve"}
         spec = Spec(
-            preset, image, gpu=False, network=network, arguments=arguments, key_file=key_file,
+            preset, image, gpu=False, network=network, arguments=arguments, key_file=key_file, hub=hub,
             environment=tuple(environment.items()),
         )  # fmt: skip
         options = sdk_options(spec)

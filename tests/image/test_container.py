@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from .conftest import IMAGE, PRESET
+from launch.container import UID
+
+from .conftest import BASE, IMAGE, PRESET
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
 
@@ -60,6 +66,17 @@ class TestCommands:
         assert {p["state"] for p in found["patches"]["patches"]} <= {"applied", "upstream"}
         assert any("nvidia" in p for p in found["proprietary"])
 
+    def test_provenance_of_an_image_from_outside(self):
+        argv = [sys.executable, "-m", "launch", "provenance", "--image", IMAGE]
+        done = subprocess.run([*argv, "--json"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["verified"] is True
+        assert found["base"]["digest"].startswith("sha256:")
+        done = subprocess.run([*argv[:-1], BASE], capture_output=True, text=True, check=False)
+        assert done.returncode == 78
+        assert "is not an image of SparkServe" in done.stderr
+
     def test_sbom_lists_python_and_debian_parts(self, client):
         c = client.containers.run(
             IMAGE, entrypoint=["cat", "/etc/sparkserve/sbom.json"], detach=True, network_mode="none"
@@ -110,8 +127,9 @@ def test_runs_without_privilege_on_a_read_only_root(start):
 def test_loading_says_phase_and_seconds(start):
     box = start(mock="serve", env={"SPARK_PROBE_S": "1"})
     seen = set()
-    box.until(lambda: seen.add(box.health().split(" ")[0]) or "ready" in seen, "ready")
-    assert seen <= {"loading", "loading:", "ready"}
+    box.until(lambda: seen.add(box.health()) or any(s.startswith("ready") for s in seen), "ready")
+    assert {s.split(" ")[0].rstrip(":") for s in seen} == {"loading", "ready"}
+    assert all(re.match(r"loading: the guard|(loading|ready) for \d+ s", s) for s in seen), seen
 
 
 def test_server_that_cannot_start_ends_with_70_and_the_cause(start):
@@ -145,7 +163,7 @@ def test_killed_child_brings_the_server_back_and_leaves_no_orphan(start):
         "    if 'mock-scheduler' in words: os.kill(int(p), signal.SIGKILL)\n"
     )
     box.python(kill)
-    box.until(lambda: box.pid() != before and box.health().startswith("ready"), "back again")
+    box.until(lambda: box.pid() != before and box.phase() == "ready", "back again")
     count = (
         "import os\n"
         "rows = (f'/proc/{p}/cmdline' for p in os.listdir('/proc') if p.isdigit())\n"
@@ -158,7 +176,7 @@ def test_kill_9_of_the_launcher_leaves_no_second_engine(start):
     box = start(env={"SPARK_PROBE_S": "1"}).ready()
     before = box.pid()
     box.python(f"import os; os.kill({before}, 9)")
-    box.until(lambda: box.pid() != before and box.health().startswith("ready"), "back again")
+    box.until(lambda: box.pid() != before and box.phase() == "ready", "back again")
     assert box.python(ASK % 0) == "200 ok"
 
 
@@ -168,7 +186,7 @@ def test_hang_is_found_by_a_real_generation_and_mended(start):
     box.python("open('/run/spark/hang', 'w')")
     box.until(lambda: "the server hangs" in box.logs(), "hang noticed")
     box.python("import os; os.unlink('/run/spark/hang')")
-    box.until(lambda: box.pid() != before and box.health().startswith("ready"), "back again")
+    box.until(lambda: box.pid() != before and box.phase() == "ready", "back again")
 
 
 def test_term_during_a_generation_lets_it_finish(start):
@@ -227,6 +245,72 @@ def test_missing_key_file_is_78(start):
     box = start("--api-key-file", "/run/secrets/none")
     assert box.exit_code() == 78
     assert "/run/secrets/none" in box.logs()
+
+
+def test_wrong_key_is_refused_and_the_right_one_is_in_no_argv_or_environment(start, tmp_path):
+    key = tmp_path / "key"
+    key.write_text("sk-mock-7f3a\n")
+    os.chown(key, UID, UID)
+    key.chmod(0o400)
+    box = start(key_file=key, env={"SPARK_PROBE_S": "1"}).ready()
+    ask = (
+        "import httpx\n"
+        "right = open('/run/secrets/api-key').read().strip()\n"
+        "for k in ('', 'sk-wrong', right):\n"
+        "    h = {'Authorization': 'Bearer ' + k} if k else {}\n"
+        "    r = httpx.post('http://127.0.0.1:30000/v1/completions', json={'prompt': 'x'}, headers=h, timeout=60)\n"
+        "    print(r.status_code)"
+    )
+    assert box.python(ask).split() == ["401", "401", "200"]
+    leak = (
+        "import os\n"
+        "for p in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    for f in ('cmdline', 'environ'):\n"
+        "        try: text = open(f'/proc/{p}/{f}').read()\n"
+        "        except OSError: continue\n"
+        "        if 'sk-' + 'mock' in text: print(p, f, text)\n"
+    )
+    assert box.python(leak) == ""
+    assert "sk-mock" not in box.logs()
+    assert box.phase() == "ready"
+
+
+def test_docker_s_own_health_reaches_healthy(start, client, image):
+    check = client.images.get(image).attrs["Config"]["Healthcheck"]["Test"]
+    box = start(
+        healthcheck={"test": check, "interval": 10**9, "timeout": 5 * 10**9, "start_period": 1800 * 10**9}
+    )
+
+    def state() -> str:
+        box.c.reload()
+        return str(box.c.attrs["State"]["Health"]["Status"])
+
+    assert state() == "starting"
+    box.until(lambda: state() == "healthy", "healthy")
+    assert box.c.attrs["State"]["Health"]["Log"][-1]["Output"].startswith("ready for ")
+
+
+def test_read_only_model_mount_serves_and_is_not_written(start, tmp_path):
+    hub = tmp_path / "hub"
+    (hub / "hub").mkdir(parents=True)
+    (hub / "hub" / "kept").write_text("x")
+    box = start(hub=hub).ready()
+    code = (
+        "try: open('/models/hub/new', 'w'); print('written')\n"
+        "except OSError as e: print(e.strerror)\n"
+        "print(open('/models/hub/kept').read())"
+    )
+    assert box.python(code).splitlines() == ["Read-only file system", "x"]
+    assert box.python(ASK % 0) == "200 ok"
+    assert [p.name for p in (hub / "hub").iterdir()] == ["kept"]
+
+
+def test_guard_that_cannot_run_ends_the_container_with_78(start):
+    box = start(env={"SPARK_FLOOR_BYTES": "much"})
+    assert box.exit_code() == 78
+    said = box.logs()
+    assert "SPARK_FLOOR_BYTES=much" in said
+    assert said.strip().splitlines()[-1] == "ending with exit code 78: the guard cannot run (exit code 78)"
 
 
 def test_json_lines_are_whole(start):

@@ -64,5 +64,16 @@ def test_server_that_answered_gets_its_start_tries_back():
     assert isinstance(keeper.server_ended(70, now=2, **STARTING), Again)
 
 
+def test_guard_that_is_told_wrong_or_ends_again_and_again_ends_the_container():
+    keeper = Keeper()
+    assert keeper.guard_ended(78, 0.0) == End(78, "the guard cannot run (exit code 78)")
+    assert keeper.guard_ended(75, 0.0) is None
+    assert [keeper.guard_ended(1, float(t)) for t in range(4)] == [None] * 4
+    verdict = keeper.guard_ended(1, 5.0)
+    assert verdict is not None
+    assert verdict.code == 70
+    assert Keeper(Budget(guard_ends=2)).guard_ended(-11, 0.0) is None
+
+
 def test_hang_says_so():
     assert "hung" in Keeper().server_ended(-15, was_ready=True, tripped=None, wedged=True, now=0).why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,13 +12,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launch.container import Spec, compose, docker_argv, sdk_options, systemd
+from launch.cli_container import key_group
+from launch.container import PORT, UID, Spec, compose, docker_argv, sdk_options, systemd
+from launch.errors import ConfigError
 
 GPU = Spec(
     "qwen3.8-27b-nvfp4-dflash2",
     "registry.example/sparkserve@sha256:" + "0" * 64,
     hub=Path("/home/u/hf"),
     key_file=Path("/home/u/key"),
+    key_group=1000,
     arguments=("--machine", "gb10-128"),
     environment=(("HF_HUB_OFFLINE", "1"), ("ODD", 'a "b" $c %d')),
 )
@@ -39,6 +43,29 @@ def test_hub_and_key_are_read_only_and_the_key_is_never_in_argv():
     assert o["command"][-2:] == ["--api-key-file", "/run/secrets/api-key"]
 
 
+def test_key_is_read_through_its_group_or_owner_or_refused(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("sk-x")
+    here = os.geteuid()
+    if here:
+        pytest.skip("changing owners needs root")
+    os.chown(key, 1000, 1234)
+    key.chmod(0o640)
+    assert key_group(key) == 1234
+    key.chmod(0o600)
+    with pytest.raises(ConfigError, match="chmod 640"):
+        key_group(key)
+    os.chown(key, 0, 0)
+    key.chmod(0o640)
+    with pytest.raises(ConfigError, match="10001"):  # the container is not let into root's group
+        key_group(key)
+    os.chown(key, UID, 0)
+    key.chmod(0o400)
+    assert key_group(key) is None
+    assert sdk_options(GPU)["group_add"] == ["1000"]
+    assert "group_add" not in sdk_options(Spec("p", "i"))
+
+
 def test_docker_line_says_what_the_sdk_says():
     argv, o = docker_argv(GPU), sdk_options(GPU)
     assert argv[argv.index(GPU.image) + 1 :] == o["command"]
@@ -46,6 +73,7 @@ def test_docker_line_says_what_the_sdk_says():
         f"{s}:{m['bind']}:{m['mode']}" for s, m in o["volumes"].items()
     }
     assert "--gpus" in argv
+    assert argv[argv.index("--group-add") + 1] == o["group_add"][0]
     assert argv[argv.index("--publish") + 1] == "127.0.0.1:30000:30000"
     assert "--gpus" not in docker_argv(Spec("p", "i", gpu=False))
 
@@ -57,6 +85,7 @@ def test_compose_file_says_what_the_sdk_says():
     assert service["environment"] == o["environment"]
     assert service["ports"] == ["127.0.0.1:30000:30000"]
     assert service["restart"] == "no"
+    assert service["group_add"] == o["group_add"]
     assert service["cap_drop"] == ["ALL"]
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
 
@@ -101,3 +130,26 @@ def test_systemd_accepts_it(tmp_path):
     )
     complaints = [s for s in done.stderr.splitlines() if "sparkserve.service" in s and "not found" not in s]
     assert not complaints
+
+
+def test_smoke_target_gives_the_image_what_run_gives_it():
+    from smoke.targets import docker as target
+    from smoke.targets.base import Boot
+
+    ours = sdk_options(Spec("p", "i", port=30123, hub=Path("/hf"), key_file=Path("/k")))
+    theirs = target.options("p", target.Run("i", hub=Path("/hf"), key_file=Path("/k")), 30123, Boot())
+    same = (
+        "read_only",
+        "cap_drop",
+        "security_opt",
+        "tmpfs",
+        "shm_size",
+        "pids_limit",
+        "volumes",
+        "ports",
+        "device_requests",
+    )
+    assert {k: theirs[k] for k in same} == {k: ours[k] for k in same}
+    assert (target.PORT, target.UID) == (PORT, UID)
+    host = target.options("p", target.Run("i", network="host"), PORT, Boot())
+    assert host["network_mode"] == sdk_options(Spec("p", "i", network="host"))["network_mode"]

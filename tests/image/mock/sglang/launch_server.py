@@ -1,5 +1,7 @@
 """A server with SGLang's shape: a main process, a scheduler child, its endpoints, and named faults (MOCK).
 
+The key comes from --config, and requests without it get 401 as from SGLang (utils/auth.py: health and metrics are open).
+
 serve | die (error at start) | crash (exits MOCK_CRASH_S after it answered). A file /run/spark/hang makes it accept
 requests and never answer.
 """
@@ -28,6 +30,10 @@ def say(text):
     sys.stdout.flush()
 
 
+KEY = None
+if option("--config"):
+    KEY = Path(option("--config")).read_text().split("api-key:")[1].strip().strip("'")
+
 say("server_args=ServerArgs(mock)")
 if MODE == "die":
     sys.stdout.write("Traceback (most recent call last):\nValueError: no scale for layers.3.mlp\n")
@@ -45,6 +51,14 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_args):
         pass
 
+    def refused(self):
+        if KEY is None or self.path.startswith(("/health", "/metrics")):
+            return False
+        if self.headers.get("Authorization") == f"Bearer {KEY}":
+            return False
+        self.reply(json.dumps({"error": "Unauthorized"}), status=401)
+        return True
+
     def reply(self, body, status=200, kind="application/json"):
         data = body.encode()
         self.send_response(status)
@@ -54,6 +68,8 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
+        if self.refused():
+            return
         if self.path == "/metrics":
             self.reply("sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\n", kind="text/plain")
         elif self.path == "/v1/models":
@@ -63,6 +79,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.refused():
+            return
         body = json.loads(raw or b"{}")
         while HANG.exists():
             time.sleep(0.2)
