@@ -8,11 +8,13 @@ layer by layer. Exit codes: 0 done, 69 no Docker engine, 70 the build failed, 78
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -105,10 +107,11 @@ def build(target: str, base: str, tag: str, platform: str | None) -> dict[str, A
 
 
 def describe(tag: str, seconds: float) -> dict[str, Any]:
-    """Size, layers and manifest of a built image."""
+    """Size, layers and manifest of a built image, and the machine that built it."""
     import docker  # the SDK; this folder is no package
 
-    image = docker.from_env(timeout=300).images.get(tag)
+    client = docker.from_env(timeout=300)
+    image = client.images.get(tag)
     layers = [
         {"bytes": h["Size"], "made_by": " ".join(h["CreatedBy"].split())[:160]}
         for h in reversed(image.history())
@@ -124,7 +127,46 @@ def describe(tag: str, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "labels": image.labels,
         "layers": layers,
+        "manifest": manifest(client, image.id),
+        "host": {
+            "cpus": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "machine": os.uname().machine,
+            "docker": client.version()["Version"],
+        },
     }
+
+
+def manifest(client: Any, image: str) -> dict[str, Any]:
+    """The manifest inside an image, read without running it: that works for another architecture too."""
+    box = client.containers.create(image, network_mode="none")
+    try:
+        parts, _ = box.get_archive("/etc/sparkserve/manifest.json")
+        with tarfile.open(fileobj=io.BytesIO(b"".join(parts))) as tar:
+            member = tar.extractfile("manifest.json")
+            assert member is not None
+            found: dict[str, Any] = json.load(member)
+            return found
+    finally:
+        box.remove(v=True)
+
+
+def compressed(tag: str) -> int:
+    """Bytes of the image as `zstd -3` packs it: about what a registry transfers. Minutes."""
+    docker = shutil.which("docker") or "docker"
+    if shutil.which("zstd") is None:
+        raise ImageError(78, "--compressed needs zstd: apt-get install zstd")
+    with (
+        subprocess.Popen([docker, "save", tag], stdout=subprocess.PIPE) as saved,
+        subprocess.Popen(["zstd", "-3", "-q", "-c"], stdin=saved.stdout, stdout=subprocess.PIPE) as packed,
+    ):
+        assert packed.stdout is not None
+        total = 0
+        while chunk := packed.stdout.read(1 << 20):
+            total += len(chunk)
+    if saved.returncode or packed.returncode:
+        raise ImageError(70, f"docker save {tag} failed")
+    return total
 
 
 def compare(new: dict[str, Any], old: dict[str, Any]) -> list[str]:
@@ -147,6 +189,7 @@ def main(argv: list[str] | None = None) -> int:
     b.add_argument("--target", choices=("gpu", "cpu"), default="gpu", help="cpu: tests only, never published")
     b.add_argument("--base", default=os.environ.get("BASE_IMAGE") or DEFAULT_BASE)
     b.add_argument("--tag", default="sparkserve:dev")
+    b.add_argument("--compressed", action="store_true", help="measure the packed size too (minutes)")
     b.add_argument("--platform", choices=("linux/amd64", "linux/arm64"))
     r = sub.add_parser("report", help="compare two build reports")
     r.add_argument("new", type=Path)
@@ -157,6 +200,8 @@ def main(argv: list[str] | None = None) -> int:
             print("\n".join(compare(json.loads(args.new.read_text()), json.loads(args.old.read_text()))))
             return 0
         found = build(args.target, args.base, args.tag, args.platform)
+        if args.compressed:
+            found["zstd3_bytes"] = compressed(args.tag)
     except ImageError as e:
         print(f"image: {e}", file=sys.stderr)
         return e.code

@@ -24,6 +24,7 @@ MANIFEST = Path("/etc/sparkserve/manifest.json")
 HERE = Path(__file__).resolve().parent
 PYTHON = sys.executable if sys.prefix != sys.base_prefix else "/opt/venv/bin/python"
 PORT = "30000"
+LEAST_FREE = 1 << 20  # bytes the cache volume must have: less than one compiled kernel needs
 BAD_CONFIG, CANNOT_WRITE = 78, 73
 
 
@@ -74,8 +75,12 @@ def prepare_cache() -> dict[str, str]:
     for name in ("sglang", "jit", "home"):
         (home / name).mkdir(parents=True, exist_ok=True)
     probe = home / ".writable"
-    probe.write_bytes(b"x" * 4096)
-    probe.unlink()
+    try:
+        probe.write_bytes(b"x" * LEAST_FREE)
+    except OSError as e:  # a failed write names no file
+        raise OSError(e.errno, e.strerror, str(home)) from e
+    finally:
+        probe.unlink(missing_ok=True)
     (home / "used").write_text(f"{time.time():.0f}\n")
     return {
         "SGLANG_CACHE_DIR": str(home / "sglang"),

@@ -223,6 +223,7 @@ def test_full_cache_volume_is_one_line_and_78(start):
         tmpfs={"/cache": "uid=10001,gid=10001,size=4k", "/run/spark": "uid=10001,gid=10001", "/tmp": ""},
     )
     assert box.exit_code() == 78
+    assert "init: cannot write /cache/" in box.logs()
     assert "No space left on device" in box.logs()
     assert "Traceback" not in box.logs()
 

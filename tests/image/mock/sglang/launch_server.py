@@ -6,9 +6,11 @@ serve | die (error at start) | crash (exits MOCK_CRASH_S after it answered). A f
 requests and never answer.
 """
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -43,10 +45,19 @@ scheduler = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(864
 say("Load weight begin. avail mem=90.00 GB")
 busy = threading.Semaphore(64)
 stopping = threading.Event()
+connections = set()
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+
+    def setup(self):
+        super().setup()
+        connections.add(self.connection)
+
+    def finish(self):
+        connections.discard(self.connection)
+        super().finish()
 
     def log_message(self, *_args):
         pass
@@ -121,5 +132,10 @@ threading.Thread(target=watch, daemon=True).start()
 say("max_total_num_tokens=16384")
 say("The server is fired up and ready to roll!")
 server.serve_forever()
+for open_one in list(
+    connections
+):  # a client that keeps its connection would hold up the end; running replies still go out
+    with contextlib.suppress(OSError):
+        open_one.shutdown(socket.SHUT_RD)
 server.server_close()
 scheduler.kill()
