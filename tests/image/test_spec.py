@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from launch.cli_container import key_group
-from launch.container import PORT, UID, Spec, compose, docker_argv, sdk_options, systemd
+from launch.container import UID, Spec, compose, docker_argv, sdk_options, systemd
 from launch.errors import ConfigError
 
 GPU = Spec(
@@ -150,6 +150,5 @@ def test_smoke_target_gives_the_image_what_run_gives_it():
         "device_requests",
     )
     assert {k: theirs[k] for k in same} == {k: ours[k] for k in same}
-    assert (target.PORT, target.UID) == (PORT, UID)
-    host = target.options("p", target.Run("i", network="host"), PORT, Boot())
+    host = target.options("p", target.Run("i", network="host"), 30000, Boot())
     assert host["network_mode"] == sdk_options(Spec("p", "i", network="host"))["network_mode"]
