@@ -155,7 +155,7 @@ def _register(module: str) -> None:
         importlib.import_module(module).register(app)
 
 
-for _module in ("launch.cli_serve", "launch.cli_checkpoints", "launch.cli_container"):
+for _module in ("launch.cli_serve", "launch.cli_checkpoints", "launch.cli_container", "launch.cli_doctor"):
     _register(_module)
 
 
