@@ -17,6 +17,7 @@ from launch.errors import ConfigError
 from launch.guard.engine import HttpEngine
 from launch.guard.group import end, is_alive
 from launch.guard.liveness import Liveness, Pace
+from launch.guard.metrics import Endpoint
 from launch.guard.policy import Limits
 from launch.guard.sampler import Sampler
 from launch.guard.service import PROBE_EVERY_S, Service
@@ -64,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         default=os.environ.get("SPARK_KEY_FILE") or None,
         help="the file the server takes its key from; default: the one SPARK_KEY_FILE names",
     )
+    parser.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics and /healthz there")
     parser.add_argument("--context", type=int, default=262144, help="longest prompt, tokens")
     parser.add_argument("--once", action="store_true", help="end with the first server")
     args = parser.parse_args(argv)
@@ -81,6 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     state = load(args.state) or State()
     state.trip, state.pid = None, None
+    endpoint = serve_metrics(args.metrics, state) if args.metrics else None
     last: int | None = None
     while not stop.is_set():
         pid = read_pid(args.pid_file)
@@ -93,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         state.restarts += last is not None
         last = pid
         try:
-            phase = watch(args, pid, limits, state, stop)
+            phase = watch(args, pid, limits, state, stop, endpoint)
         except ConfigError as e:
             say(f"guard: {e}")
             return e.exit_code
@@ -104,13 +107,32 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def watch(args: argparse.Namespace, pid: int, limits: Limits, state: State, stop: threading.Event) -> Phase:
+def serve_metrics(address: str, state: State) -> Endpoint | None:
+    """A port that is taken costs the metrics, not the guard: watching memory matters more."""
+    host, _, port = address.rpartition(":")
+    try:
+        return Endpoint(host, int(port), state)
+    except (OSError, ValueError, OverflowError) as e:
+        say(f"guard: no metrics on {address}: {e}")
+        return None
+
+
+def watch(  # noqa: PLR0917
+    args: argparse.Namespace,
+    pid: int,
+    limits: Limits,
+    state: State,
+    stop: threading.Event,
+    endpoint: Endpoint | None = None,
+) -> Phase:
     """One server's life."""
     state.pid, state.available_at_ready, state.answered = pid, None, False
     state.forced = []
     state.move(Phase.LOADING, "")
     sampler = Sampler()
     engine = HttpEngine(args.url, read_api_key(args.api_key_file) if args.api_key_file else None)
+    if endpoint is not None:
+        endpoint.engine = engine
     service = Service(
         samples=sampler,
         limits=limits,
@@ -128,6 +150,8 @@ def watch(args: argparse.Namespace, pid: int, limits: Limits, state: State, stop
     try:
         return service.run()
     finally:
+        if endpoint is not None:
+            endpoint.engine = None
         sampler.close()
         engine.close()
 

@@ -103,6 +103,7 @@ class Service:
         trip = self._guard.observe(sample)
         self.state.low_water = _least(self.state.low_water, self._guard.low_water)
         self.state.samples = self._guard.samples
+        self.state.available, self.state.swap_used = sample.available, sample.swap_used
         if self.state.phase is Phase.READY and self.state.available_at_ready is None:
             self.state.available_at_ready = sample.available
         return trip
@@ -116,6 +117,7 @@ class Service:
             self.say("guard: processes of the server are left that cannot be killed")
 
     def _hung(self) -> None:
+        self.state.hangs += 1
         self.state.move(Phase.WEDGED, "no token within the deadline, and nothing moved")
         self._save(force=True)
         self.say("guard: the server hangs: ending it")

@@ -34,11 +34,14 @@ class State:
     phase: Phase = Phase.LOADING
     since: float = 0.0
     step: str = ""
+    available: int | None = None
+    swap_used: int | None = None
     low_water: int | None = None
     available_at_ready: int | None = None
     floor: int = 0
     samples: int = 0
     restarts: int = 0
+    hangs: int = 0
     trip: dict[str, str] | None = None
     forced: list[str] = field(default_factory=list)
     kernel_log: bool = False
