@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,12 @@ Hub = Annotated[
 KeyFile = Annotated[Path | None, typer.Option("--api-key-file", help="File with the key clients must send.")]
 MachineOption = Annotated[
     str | None, typer.Option("--machine", help="Machine class; default: this machine's.")
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port", min=1, max=65535, help="Publish the guard's metrics and /healthz there too."
+    ),
 ]
 Env = Annotated[
     list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Environment of the container.")
@@ -148,12 +155,15 @@ def run(
     machine: MachineOption = None,
     env: Env = None,
     network: Network = None,
+    metrics_port: MetricsPort = None,
     print_only: Annotated[bool, typer.Option("--print", help="Print the docker command and exit.")] = False,
 ) -> None:
     """Run a preset in a container of the image, published on loopback."""
     from launch.container import docker_argv, sdk_options
 
-    wanted = spec(preset, image, port, bind, hub, api_key_file, machine, env, network)
+    wanted = replace(
+        spec(preset, image, port, bind, hub, api_key_file, machine, env, network), metrics_port=metrics_port
+    )
     if print_only:
         typer.echo(shlex.join(docker_argv(wanted)))
         return
@@ -251,6 +261,7 @@ def render(
     machine: MachineOption = None,
     env: Env = None,
     network: Network = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Print a compose file or a systemd unit that runs a preset."""
     from launch.container import compose, systemd
@@ -258,7 +269,9 @@ def render(
     kinds = {"compose": compose, "systemd": systemd}
     if kind not in kinds:
         raise UsageError(f"render {kind!r}: one of {', '.join(kinds)}")
-    wanted = spec(preset, image, port, bind, hub, api_key_file, machine, env, network)
+    wanted = replace(
+        spec(preset, image, port, bind, hub, api_key_file, machine, env, network), metrics_port=metrics_port
+    )
     typer.echo(kinds[kind](wanted), nl=False)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 UID = 10001  # docker/build/account.py
 PORT = 30000  # inside the container
+METRICS_PORT = 30001  # the guard's, inside the container (docs/operations.md)
 CACHE_VOLUME = "sparkserve-cache"
 LABEL = "io.sparkserve.preset"
 KEY_INSIDE = "/run/secrets/api-key"
@@ -38,6 +39,12 @@ class Spec:
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     network: str | None = None
+    metrics_port: int | None = None  # on the host, of `bind`; None: not published
+
+    @property
+    def published(self) -> list[tuple[int, int]]:
+        """(port on the host, port inside) of everything published on `bind`."""
+        return [(self.port, PORT), *([(self.metrics_port, METRICS_PORT)] if self.metrics_port else [])]
 
     @property
     def name(self) -> str:
@@ -88,7 +95,7 @@ def sdk_options(spec: Spec) -> dict[str, Any]:
     if spec.network:
         options["network_mode"] = spec.network
     else:
-        options["ports"] = {f"{PORT}/tcp": (spec.bind, spec.port)}
+        options["ports"] = {f"{inside}/tcp": (spec.bind, port) for port, inside in spec.published}
     if spec.gpu:
         options["device_requests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
     return options
@@ -108,7 +115,11 @@ def docker_argv(spec: Spec) -> list[str]:
         argv += ["--env", f"{key}={value}"]
     if spec.key_group is not None:
         argv += ["--group-add", str(spec.key_group)]
-    argv += ["--network", spec.network] if spec.network else ["--publish", f"{spec.bind}:{spec.port}:{PORT}"]
+    if spec.network:
+        argv += ["--network", spec.network]
+    else:
+        for port, inside in spec.published:
+            argv += ["--publish", f"{spec.bind}:{port}:{inside}"]
     if spec.gpu:
         argv += ["--gpus", "all"]
     return [*argv, spec.image, *spec.command]
@@ -145,7 +156,8 @@ def compose(spec: Spec) -> str:
     if spec.network:
         lines.append(f"    network_mode: {q(spec.network)}")
     else:
-        lines += ["    ports:", f"      - {q(f'{spec.bind}:{spec.port}:{PORT}')}"]
+        ports = [f"{spec.bind}:{port}:{inside}" for port, inside in spec.published]
+        lines += ["    ports:", *[f"      - {q(p)}" for p in ports]]
     if spec.gpu:
         lines += [
             "    deploy:",

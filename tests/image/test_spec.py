@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,17 @@ def test_no_privilege_and_loopback_by_default():
     assert "privileged" not in o
     assert "restart_policy" not in o
     assert o["shm_size"] <= 1 << 30
+
+
+def test_metrics_are_published_only_when_asked_and_where_the_server_is():
+    spec = replace(GPU, metrics_port=30999)
+    assert sdk_options(spec)["ports"] == {
+        "30000/tcp": ("127.0.0.1", 30000),
+        "30001/tcp": ("127.0.0.1", 30999),
+    }
+    assert "127.0.0.1:30999:30001" in docker_argv(spec)
+    assert '- "127.0.0.1:30999:30001"' in compose(spec)
+    assert "30001" not in " ".join(docker_argv(GPU))
 
 
 def test_hub_and_key_are_read_only_and_the_key_is_never_in_argv():
