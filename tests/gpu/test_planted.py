@@ -51,7 +51,7 @@ class Case:
     engine: dict[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.target}+{self.draft or 'nodraft'}" + (f"-tp{self.tp}" if self.tp > 1 else "")
+        return f"{self.target}--{self.draft or 'nodraft'}" + (f"-tp{self.tp}" if self.tp > 1 else "")
 
 
 GREEDY = "DFLASH draft greedy head folded into the draft cuda graph"
@@ -105,7 +105,12 @@ def preset(case: Case, folder: Path) -> str:
     if case.draft:
         lines += ["[draft]", f'fixture = "{case.draft}"', 'algorithm = "DFLASH"', f"tokens = {case.tokens}"]
         lines += [f'quantization = "{case.quantization}"']
-    lines += [f"[machine.{MACHINE}]", "mem_fraction_static = 0.1"]
+    lines += [
+        f"[machine.{MACHINE}]",
+        "mem_fraction_static = 0.3",
+        "max_total_tokens = 100000",
+        "max_mamba_cache_size = 48",
+    ]
     if case.tp > 1:
         lines.append(f"tp_size = {case.tp}")
     lines += [f"{k} = {json.dumps(v)}" for k, v in case.engine.items()]
@@ -124,19 +129,7 @@ class Running:
         return [s for s in self.log.read_text(errors="replace").splitlines() if WORTH_KEEPING.search(s)]
 
 
-def _devices(case: Case) -> str:
-    if case.tp > 1:
-        return ",".join(map(str, range(case.tp)))
-    worker = re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "0")) or "0"
-    return str(int(worker) % max(1, gpus()))
-
-
-def _param(case: Case) -> object:
-    # With xdist, --dist loadgroup keeps a case's tests on one worker, so that it boots once.
-    return pytest.param(case, id=str(case), marks=pytest.mark.xdist_group(str(case)))
-
-
-@pytest.fixture(scope="module", params=[_param(c) for c in (*CASES, *TP_CASES)])
+@pytest.fixture(scope="module", params=[*CASES, *TP_CASES], ids=str)
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     case: Case = request.param
     if gpus() < case.tp:
@@ -149,17 +142,23 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     env = {
         **os.environ,
         "SPARKSERVE_PRESETS": str(folder / "presets"),
-        "CUDA_VISIBLE_DEVICES": _devices(case),
+        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(case.tp))),
     }
     server = subprocess.Popen(
-        argv, cwd=ROOT, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True
+        argv,
+        cwd=ROOT,
+        env=env,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     seen: dict[str, object] = {"case": str(case), "quantization": case.quantization, "tp": case.tp}
     run = Running(case, f"http://127.0.0.1:{port}", log, seen)
     try:
-        assert server.stderr
+        assert server.stdout
         said = []
-        for line in server.stderr:
+        for line in server.stdout:
             said.append(line)
             if line.startswith("ready after"):
                 seen["ready"] = line.split(":")[0]
