@@ -60,7 +60,7 @@ def main(looks: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         service = Service(
             samples=sampler, limits=Limits(floor=1), engine=Idle(), liveness=Liveness(Pace(), 1000),
-            state_path=Path(folder) / "state.json", server_alive=alive, end_server=lambda: True,
+            state_path=Path(folder) / "state.json", server_alive=alive, end_server=lambda hurry: not hurry(),
             clock=lambda: now, sleep=sleep,
         )  # fmt: skip
         before = time.process_time()

@@ -125,6 +125,8 @@ def _with_killer(a: Admission, host: Host) -> Admission:
 def _ram(resolved: Resolved, made: MemoryPlan, host: Host, available: int, told: str) -> Admission:
     """Without a GPU: every term lies in RAM. The static fraction means nothing there, max_total_tokens bounds the pool."""
     total = host.memory.total if host.memory else available
+    if host.cgroup is not None and host.cgroup.limit is not None:
+        total = min(total, host.cgroup.limit)  # as the guard takes it
     floor = Limits.default(total).floor
     need = sum(t.size for t in made.terms)
     reasons: tuple[str, ...] = ()

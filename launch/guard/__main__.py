@@ -140,7 +140,7 @@ def watch(  # noqa: PLR0917
         liveness=Liveness(pace_from(dict(os.environ)), args.context),
         state_path=args.state,
         server_alive=lambda: not stop.is_set() and is_alive(pid),
-        end_server=lambda: end(pid, GRACE_S),
+        end_server=lambda hurry: end(pid, GRACE_S, hurry=hurry),
         say=say,
         state=state,
         phase_file=args.phase_file,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+POLL_S = 0.05
 # Set in the server's environment to its own pid, and so in all that it starts.
 MARK = "SPARKSERVE_SERVER_PID"
 
@@ -79,8 +80,9 @@ def end(
     *,
     clock: Callable[[], float] = time.monotonic,
     root: Path = Path("/"),
+    hurry: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """TERM to the whole family of `pid`, then KILL to what is left after `grace_s`; True when nothing is left.
+    """TERM to the whole family of `pid`, then KILL to what is left after `grace_s` or on `hurry`; True when nothing is left.
 
     The family is looked up again before KILL: what forked in between is found by its group. Processes that were found once
     stay on the list, so that one whose parent died first (and was adopted by init) is not lost.
@@ -93,7 +95,9 @@ def end(
         known |= found
         if not known & table.keys():
             return True
-        time.sleep(0.05)
+        if hurry():
+            break
+        time.sleep(POLL_S)
     for _ in range(20):
         found, table = relatives(pid, root)
         known |= found

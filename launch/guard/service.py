@@ -43,7 +43,8 @@ class Samples(Protocol):
 class Service:
     """Watch one server until it ends, trips or hangs.
 
-    `server_alive` says whether the server's main process lives, `end_server` ends its family (True when nothing is left).
+    `server_alive` says whether the server's main process lives. `end_server` ends its family (True when nothing is left); it
+    gets a function that says whether there is no time for the grace period.
     """
 
     samples: Samples
@@ -52,7 +53,7 @@ class Service:
     liveness: Liveness
     state_path: Path
     server_alive: Callable[[], bool]
-    end_server: Callable[[], bool]
+    end_server: Callable[[Callable[[], bool]], bool]
     say: Callable[[str], None] = print
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -113,15 +114,24 @@ class Service:
         self.state.move(Phase.TRIPPED)
         self._save(force=True)
         self.say(f"guard: stopping the server: {trip.reason}: {trip.detail}")
-        if not self.end_server():
+        if not self.end_server(self._still_falling):
             self.say("guard: processes of the server are left that cannot be killed")
+
+    def _still_falling(self) -> bool:
+        """After a trip: memory below half of the floor and lower than at the trip. Grace would cost the machine."""
+        before = self.state.available
+        sample = self.samples.sample()
+        if sample is None or before is None:
+            return True
+        self.state.low_water = _least(self.state.low_water, sample.available)
+        return sample.available < min(self.limits.floor // 2, before)
 
     def _hung(self) -> None:
         self.state.hangs += 1
         self.state.move(Phase.WEDGED, "no token within the deadline, and nothing moved")
         self._save(force=True)
         self.say("guard: the server hangs: ending it")
-        if not self.end_server():
+        if not self.end_server(lambda: False):
             self.say("guard: processes of the server are left that cannot be killed")
 
     def _boot_step(self) -> None:

@@ -155,3 +155,9 @@ def test_pool_that_does_not_fit_into_ram_names_one_that_does():
         measure(MACHINES / "vm-x86-cgroup1"),
         here="cpu",
     ).admitted
+
+
+def test_floor_in_a_container_is_that_of_its_limit():
+    """As the guard has it: 3 % of the limit, not of the machine, at least 512 MiB."""
+    a = decide(preset("tiny-w4a4-dflash2", "cpu"), measure(MACHINES / "container-cgroup1"), here="cpu")
+    assert "a floor of 0.5 GiB" in a.reasons[0]

@@ -98,6 +98,13 @@ def test_grace_is_given(tree):
     assert p.wait() == 7
 
 
+def test_hurry_takes_the_grace_away(tree):
+    p, tag = tree(TREES["ignores TERM"])
+    asked = []
+    assert end(p.pid, 3600, hurry=lambda: (asked.append(1), len(asked) > 2)[1]) is True
+    assert with_tag(tag) == set()
+
+
 def test_nothing_there_is_nothing_left():
     assert end(2**22 + 1, 0.1) is True
 

@@ -71,8 +71,9 @@ class Run:
             **{"sleep": lambda _s: time.sleep(0.001), **more},
         )
 
-    def end(self):
+    def end(self, hurry):
         self.ended += 1
+        self.hurried = [hurry() for _ in range(3)]
         self.seen_at_end = load(self.path)
         return not self.leaves_orphan
 
@@ -89,6 +90,24 @@ def test_trip_first_tells_then_ends(tmp_path):
     assert state.low_water == GIB
     assert state.kernel_log is True
     assert run.said == [f"guard: stopping the server: floor: {state.trip['detail']}"]
+
+
+@pytest.mark.parametrize(
+    ("after", "hurried"),
+    [
+        (
+            [3 * GIB, 3 * GIB, 3 * GIB],
+            [False, False, False],
+        ),  # between half and floor: the grace period is given
+        ([GIB, GIB, 9 * GIB], [True, True, False]),
+        ([None, 9 * GIB, 9 * GIB], [True, False, False]),  # blind: do not wait
+    ],
+)
+def test_no_grace_while_memory_still_falls(tmp_path, after, hurried):
+    """Tripped after two seconds below the floor, at 3 GiB of 4."""
+    run = Run(tmp_path, Samples(50 * GIB, *[3 * GIB] * 5, *after))
+    assert run.service.run() is Phase.TRIPPED
+    assert run.hurried == hurried
 
 
 def test_what_cannot_be_killed_is_said(tmp_path):

@@ -334,3 +334,36 @@ def test_real_engine_answers_the_planted_question(start):
     assert box.python(ask) == "Hello! How can I help you today?"
     box.c.stop(timeout=60)
     assert box.exit_code() == 0
+
+
+LIMIT = {"mem_limit": 3 << 29, "memswap_limit": 3 << 29}
+
+
+def test_start_that_does_not_fit_the_limit_is_75_with_the_arithmetic(start):
+    box = start(**LIMIT)
+    assert box.exit_code() == 75
+    said = box.logs()
+    assert "tiny-w4a4-dflash2@cpu is not admitted" in said
+    assert "GiB planned and a floor of 0.5 GiB are more than the" in said
+    assert "sglang" not in said.split("is not admitted")[1]
+
+
+def test_force_is_in_the_state_and_in_the_metrics(start):
+    box = start("--force", env={"SPARK_PROBE_S": "1"}, **LIMIT).ready()
+    state = json.loads(box.python("print(open('/run/spark/state.json').read())"))
+    assert "planned and a floor" in state["forced"][0]
+    ask = "import httpx; r = httpx.get('http://127.0.0.1:30001/%s'); print(r.status_code, r.text)"
+    assert "sparkserve_forced_reasons 1.0" in box.python(ask % "metrics")
+
+
+def test_one_endpoint_for_guard_and_engine_and_a_health_code(start):
+    box = start(env={"SPARK_PROBE_S": "1"}).ready()
+    ask = "import httpx; r = httpx.get('http://127.0.0.1:30001/%s'); print(r.status_code, r.text)"
+    assert box.python(ask % "healthz").startswith("200 ready for ")
+    seen = box.python(ask % "metrics")
+    assert 'sparkserve_phase{phase="ready"} 1.0' in seen
+    assert "sparkserve_engine_up 1" in seen
+    assert "sglang:num_running_reqs 0" in seen
+    before = box.pid()
+    box.python(f"import os; os.kill({before}, 9)")
+    box.until(lambda: box.python(ask % "healthz").startswith("503 loading"), "503 while it restarts")
