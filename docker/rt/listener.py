@@ -81,8 +81,11 @@ class Listener:
     def guard_ended(self) -> None:
         code = int(self.rpc.supervisor.getProcessInfo("guard").get("exitstatus") or 0)
         verdict = self.keeper.guard_ended(code, time.monotonic())
-        if verdict is not None:
+        if isinstance(verdict, End):
             self.end(verdict)
+        elif verdict is not None:
+            say(f"{verdict.why}; starting it again")
+            self.rpc.supervisor.startProcess("guard", False)
 
     @staticmethod
     def pid() -> int:

@@ -51,15 +51,18 @@ class Keeper:
     _crashes: list[float] = field(default_factory=list)
     _guard_ends: list[float] = field(default_factory=list)
 
-    def guard_ended(self, code: int, now: float) -> End | None:
-        """The guard's own ends: a bad setting, or one end after another, and nothing may be served unguarded."""
+    def guard_ended(self, code: int, now: float) -> Again | End | None:
+        """The guard's own ends: a bad setting, or one end after another, and nothing may be served unguarded.
+
+        None: it ended as it should (told to stop, or tripped), and the server's end decides.
+        """
         if code in FINAL and code != NOT_ADMITTED:
             return End(FINAL[code], f"the guard cannot run (exit code {code})")
-        if code in (0, NOT_ADMITTED):  # told to stop, or tripped: then the server's end decides
+        if code in (0, NOT_ADMITTED):
             return None
         self._guard_ends = [t for t in self._guard_ends if now - t < 60] + [now]
         if len(self._guard_ends) < self.budget.guard_ends:
-            return None
+            return Again(0.0, f"the guard ended (exit code {code})")
         return End(
             ENGINE_FAILED, f"the guard ended {len(self._guard_ends)} times within a minute (exit code {code})"
         )

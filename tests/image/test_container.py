@@ -125,7 +125,7 @@ def test_runs_without_privilege_on_a_read_only_root(start):
 
 
 def test_loading_says_phase_and_seconds(start):
-    box = start(mock="serve", env={"SPARK_PROBE_S": "1"})
+    box = start(mock="serve", env={"SPARK_PROBE_S": "1", "MOCK_BOOT_S": "3"})
     seen = set()
     box.until(lambda: seen.add(box.health()) or any(s.startswith("ready") for s in seen), "ready")
     assert {s.split(" ")[0].rstrip(":") for s in seen} == {"loading", "ready"}
@@ -304,6 +304,22 @@ def test_read_only_model_mount_serves_and_is_not_written(start, tmp_path):
     assert box.python(code).splitlines() == ["Read-only file system", "x"]
     assert box.python(ASK % 0) == "200 ok"
     assert [p.name for p in (hub / "hub").iterdir()] == ["kept"]
+
+
+def test_killed_guard_is_started_again_beside_the_same_server(start):
+    box = start(env={"SPARK_PROBE_S": "1"}).ready()
+    before = box.pid()
+    find = (
+        "import os, signal\n"
+        "for p in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    if 'launch.guard' in open(f'/proc/{p}/cmdline').read().split(chr(0)): print(p); SIGNAL\n"
+    )
+    first = box.python(find.replace("SIGNAL", "os.kill(int(p), signal.SIGKILL)"))
+    assert first.isdigit()
+    box.until(lambda: box.python(find.replace("SIGNAL", "")) not in {"", first}, "another guard")
+    box.until(lambda: box.phase() == "ready", "ready again")
+    assert box.pid() == before
+    assert "keeper: the guard ended (exit code" in box.logs()
 
 
 def test_guard_that_cannot_run_ends_the_container_with_78(start):

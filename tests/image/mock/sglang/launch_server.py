@@ -43,6 +43,7 @@ if MODE == "die":
     sys.exit(1)
 scheduler = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(86400)", "mock-scheduler"])
 say("Load weight begin. avail mem=90.00 GB")
+time.sleep(float(os.environ.get("MOCK_BOOT_S", "0")))
 busy = threading.Semaphore(64)
 stopping = threading.Event()
 connections = set()
