@@ -29,6 +29,8 @@ def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants as c
     import huggingface_hub.file_download as fd
 
+    # Read once at import: another test of the same run may have imported it offline.
+    monkeypatch.setattr(c, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(c, "DOWNLOAD_CHUNK_SIZE", 4096)
     monkeypatch.setattr(c, "HF_HUB_DOWNLOAD_TIMEOUT", 2)
     monkeypatch.setattr(fd.time, "sleep", lambda _s: None)
