@@ -36,10 +36,10 @@ test: test-env ## rings one and two: all that needs no GPU
 	@$(PYTEST) -m "not gpu"
 
 test-pure: test-env ## ring one: seconds
-	@$(PYTEST) -m "not engine and not contract and not container and not gpu"
+	@$(PYTEST) -m "not engine and not contract and not suite and not container and not gpu"
 
-test-engine: test-env ## ring two, first half: the patched engine on the CPU, contracts on both wheels
-	@$(PYTEST) -m "(engine or contract) and not gpu"
+test-engine: test-env ## ring two, first half: the patched engine on the CPU, contracts on both wheels, every smoke check against its fault
+	@$(PYTEST) -m "(engine or contract or suite) and not gpu"
 
 test-container: test-env ## ring two, second half: real containers (needs a Docker engine)
 	@$(PYTEST) -m "container and not gpu"

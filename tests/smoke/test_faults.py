@@ -16,6 +16,8 @@ import pytest
 from smoke.mock.faults import FAULTS
 from smoke.plugin import CHECKS, ORDER
 
+pytestmark = pytest.mark.suite
+
 ROOT = Path(__file__).parents[2]
 
 
