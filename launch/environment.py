@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -264,11 +265,20 @@ def install_engine(layout: Layout) -> None:
     run([layout.python, "-m", "patches", "verify", layout.site], layout, fail=unsound)
 
 
+def shebang(python: Path) -> str:
+    """First lines of a script for `python`: a blank, or more than 127 bytes, the kernel does not take; then sh starts it."""
+    line = f"#!{python}\n"
+    if not re.search(r"\s", str(python)) and len(os.fsencode(line)) <= 127:
+        return line
+    # Python reads the second and third line as one string, sh as exec and an argument never reached.
+    return f"#!/bin/sh\n'''exec' {shlex.quote(str(python))} \"$0\" \"$@\"\n' '''\n"
+
+
 def write_command(layout: Layout) -> None:
     """`sparkserve` runs from the repository: `launch` is too general a name for site-packages."""
     target = layout.venv / "bin" / "sparkserve"
     text = (
-        f"#!{layout.python}\nimport sys\n\nsys.path.insert(0, {str(layout.root)!r})\n"
+        f"{shebang(layout.python)}import sys\n\nsys.path.insert(0, {str(layout.root)!r})\n"
         "from launch.cli import main\n\nsys.exit(main())\n"
     )
     replace(target, text, 0o755)

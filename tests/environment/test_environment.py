@@ -137,6 +137,24 @@ def test_interrupted_build_leaves_no_stamp(layout, monkeypatch):
     assert "did not finish" in (env.whole(layout) or "")
 
 
+@pytest.mark.parametrize("name", ["plain", "with a blank", "it's", "long" * 40])
+def test_the_command_starts_from_any_folder(layout, tmp_path, name):
+    """A kernel cuts `#!` lines at blanks and after 127 bytes: such a script would not start at all."""
+    root = tmp_path / name
+    (root / "launch").mkdir(parents=True)
+    (root / "launch" / "__init__.py").touch()
+    cli = "import sys\n\n\ndef main():\n    print(sys.executable, sys.argv[1:])\n    return 7\n"
+    (root / "launch" / "cli.py").write_text(cli)
+    lay = env.Layout(root, root / ".venv")
+    (lay.venv / "bin").mkdir(parents=True)
+    lay.python.symlink_to(sys.executable)
+    env.write_command(lay)
+    argv = [lay.venv / "bin" / "sparkserve", "a b", "--c"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.endswith("['a b', '--c']\n")
+
+
 def test_runs_on_the_standard_library_alone():
     root = Path(env.__file__).parents[1]
     argv = [
