@@ -92,7 +92,8 @@ def version(as_json: Json = False) -> None:
         typer.echo("\n".join(f"{k} {v}" for k, v in data.items()))
 
 
-@app.command("lint-flags")
+# A pasted line may begin with a flag: it is the argument, not an option of ours.
+@app.command("lint-flags", context_settings={"ignore_unknown_options": True})
 def lint_flags(
     command: Annotated[str, typer.Argument(help="The pasted command line in quotes; - reads it from stdin.")],
     as_json: Json = False,
@@ -164,7 +165,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     try:
         code = app(argv, prog_name="sparkserve", standalone_mode=False)
     except SparkError as error:
-        typer.echo(f"error: {error}", err=True)
+        # Ctrl-C is how a server is stopped: no error
+        typer.echo(str(error) if isinstance(error, Interrupted) else f"error: {error}", err=True)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)

@@ -74,6 +74,11 @@ def check_keys(flags: FlagTable, engine: Mapping[str, object], where: str) -> No
         if isinstance(value, str) and (key, value) in DENIED_VALUES:
             raise ConfigError(f"{label(where, key)} = {value!r}: {DENIED_VALUES[key, value]}")
         flags.check(key, value, where)
+        # The engine's parser takes any number here, and fails minutes later. `not` refuses nan as well.
+        if key == "mem_fraction_static" and not 0 < float(str(value)) < 1:
+            raise ConfigError(f"{label(where, key)}: a fraction of memory lies between 0 and 1, not {value}")
+        if key == "max_running_requests" and not int(str(value)) >= 1:
+            raise ConfigError(f"{label(where, key)}: a server takes at least 1 request at once, not {value}")
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, EngineValue]:
@@ -84,9 +89,9 @@ def parse_settings(settings: Sequence[str]) -> dict[str, EngineValue]:
     parsed: dict[str, EngineValue] = {}
     for word in settings:
         key, equals, text = word.partition("=")
-        if not equals:
-            raise UsageError(f"--set {word}: write key=value, e.g. --set mem_fraction_static=0.6")
         key = key.strip().lstrip("-").replace("-", "_")
+        if not key or not equals:
+            raise UsageError(f"--set {word}: write key=value, e.g. --set mem_fraction_static=0.6")
         try:
             value = tomllib.loads(f"v = {text}")["v"]
         except tomllib.TOMLDecodeError:

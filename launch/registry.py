@@ -50,7 +50,10 @@ class Registry:
         return self._presets[name]
 
     def load_all(self) -> list[Preset]:
-        return [self.load(name) for name in self.names()]
+        names = self.names()
+        if not names:
+            raise ConfigError(f"{self.folder}: no preset in this folder; set SPARKSERVE_PRESETS or reinstall")
+        return [self.load(name) for name in names]
 
     def merged(self, name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
         """The file's table over what it extends: `drop` removes inherited keys, then the child's win."""
@@ -64,7 +67,12 @@ class Registry:
             return {k: v for k, v in own.items() if k not in ("abstract", "drop")}
         inherited = self.merged(str(parent_name), (*seen, name))
         inherited = {k: v for k, v in inherited.items() if k not in _OWN_ONLY}
-        for path in own.get("drop", []):
+        dropped = own.get("drop", [])
+        if not isinstance(dropped, list) or not all(isinstance(path, str) for path in dropped):
+            raise ConfigError(
+                f'{self.folder / name}.toml: drop: write a list of keys, as ["engine.page_size"]'
+            )
+        for path in dropped:
             _drop(inherited, path, f"{self.folder / name}.toml")
         own = {k: v for k, v in own.items() if k not in ("abstract", "drop", "extends")}
         return deep_merge(inherited, own)

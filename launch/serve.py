@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -61,9 +62,12 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             reason = error.strerror or str(error)
-            raise UsageError(
-                f"cannot listen on {host}:{port}: {reason}; stop what runs there or choose another --port"
-            ) from error
+            mend = (
+                "stop what runs there or choose another --port"
+                if error.errno in (errno.EADDRINUSE, errno.EACCES)
+                else "give --host an address of this machine"
+            )
+            raise UsageError(f"cannot listen on {host}:{port}: {reason}; {mend}") from error
 
 
 def read_api_key(path: Path) -> str:

@@ -125,6 +125,16 @@ def test_without_a_gpu_the_fixture_is_the_default_and_it_says_so(tmp_path: Path)
             78,
             "page_size",
         ),
+        (("serve", "tiny-w4a4-dflash2", "--machine", "cpu", "--print", "--set", "=3"), 2, "key=value"),
+        *(
+            (("serve", "tiny-w4a4-dflash2", "--machine", "cpu", "--print", "--set", word), 78, text)
+            for word, text in (
+                ("mem_fraction_static=7", "between 0 and 1, not 7"),
+                ("mem_fraction_static=nan", "between 0 and 1, not nan"),
+                ("mem_fraction_static=0", "between 0 and 1, not 0"),
+                ("max_running_requests=0", "at least 1 request"),
+            )
+        ),
         (("serve", "--port", "0"), 2, "--port"),
         (("serve", "--bogus"), 2, "--bogus"),
         (("serv",), 2, "serv"),

@@ -159,3 +159,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert bad.returncode == 1
     assert json.loads(bad.stdout)["errors"] == 1
     assert run("not a command").returncode == 2
+    flags_only = run("--tp 2 --nonsense", "--json")
+    assert flags_only.returncode == 1, flags_only.stderr
+    assert json.loads(flags_only.stdout)["argv"][-2:] == ["--tp-size", "2"]

@@ -254,6 +254,8 @@ def test_extends_merges_tables_drops_keys_and_never_inherits_a_claim(tmp_path: P
         ('name = "bad"\nextends = "nowhere"', "extends 'nowhere', which does not exist"),
         ('name = "bad"\nextends = "bad"', "extends goes round"),
         ('name = "bad"\nextends = "parent"\ndrop = ["engine.pages"]', "drop 'engine.pages'"),
+        ('name = "bad"\nextends = "parent"\ndrop = 3', "bad.toml: drop: write a list"),
+        ('name = "bad"\nextends = "parent"\ndrop = [3]', "bad.toml: drop: write a list"),
         ('name = "bad"\nabstract = true', "starts with _"),
         ("name = ", "bad.toml"),
     ],
@@ -263,6 +265,11 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     write(tmp_path, "bad", text)
     with pytest.raises(ConfigError, match=re.escape(message)):
         Registry(tmp_path).load("bad")
+
+
+def test_a_folder_without_presets_is_an_error_and_not_an_empty_list(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no preset in this folder"):
+        Registry(tmp_path).load_all()
 
 
 def test_unknown_names_get_the_nearest_and_bases_are_not_presets() -> None:

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from launch.errors import UsageError
+from launch.serve import check_port
+
 ROOT = Path(__file__).resolve().parents[2]
 MOCK = Path(__file__).with_name("mock_engine.py")
 PRESET = "tiny-w4a4-nodraft"
@@ -140,7 +143,7 @@ def test_ready_line_comes_after_a_generation_and_ctrl_c_ends_every_process(tmp_p
         code, _, err = server.end()
         assert code == 130
         assert "loading weights" in err
-        assert "interrupted" in err
+        assert "\ninterrupted; the engine and its children are stopped" in err
         assert not any(alive(pid) for pid in pids)
 
 
@@ -348,3 +351,11 @@ def test_note_of_a_start_lives_as_long_as_the_server(tmp_path):
         assert code == 0
         assert "admission: not judged: this machine is cpu, not h200" in err
         assert list((tmp_path / "state" / "admission").glob("*.json")) == []
+
+
+def test_an_address_of_another_machine_is_not_called_a_taken_port() -> None:
+    with pytest.raises(
+        UsageError, match=r"cannot listen on 192\.0\.2\.1:\d+: .*; give --host an address"
+    ) as e:
+        check_port("192.0.2.1", free_port())  # TEST-NET-1: nobody's
+    assert "another --port" not in str(e.value)
