@@ -16,7 +16,7 @@ class SmokeError(Exception):
     """Ends the run. `problem` says what and where, `todo` what to do next."""
 
     def __init__(self, problem: str, todo: str, code: int = ENGINE, tail: str = "") -> None:
-        super().__init__(f"{problem}. {todo}")
+        super().__init__(f"{problem}. {todo}" if todo else problem)
         self.problem = problem
         self.todo = todo
         self.code = code

@@ -94,7 +94,8 @@ def load(name: str, machine: str | None = None) -> Subject:
     try:
         return from_preset(Registry().load(name), machine)
     except SparkError as e:
-        raise SmokeError(str(e), "`sparkserve presets` lists what there is", e.exit_code) from e
+        problem, _, todo = str(e).rpartition("; ")  # the message says already what to do
+        raise SmokeError(problem or todo, todo if problem else "", e.exit_code) from e
 
 
 def anonymous(url: str) -> Subject:
