@@ -1,6 +1,6 @@
 # SparkServe. `make help` lists the targets.
 SHELL      := /bin/bash
-PYTHON     ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PYTHON     ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3 || echo python3)
 VENV       := $(or $(SPARKSERVE_VENV),.venv)
 PY         := $(VENV)/bin/python
 FIXTURES   := $(or $(SPARKSERVE_FIXTURES),build/fixtures)

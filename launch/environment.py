@@ -25,7 +25,6 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -188,7 +187,10 @@ def create_venv(layout: Layout) -> None:
     run(
         [*pip, "-r", lock],
         layout,
-        fail=SetupError(UNAVAILABLE, "uv could not be installed (see above)"),
+        fail=SetupError(
+            UNAVAILABLE,
+            "uv could not be installed (see above): check the network or the package index you set",
+        ),
     )
 
 
@@ -204,6 +206,8 @@ def install_locked(layout: Layout) -> None:
 
 def base_pin(layout: Layout) -> tuple[str, str]:
     """(version, sha256) of the released wheel for this interpreter, from patches/series.toml."""
+    import tomllib  # here, so that a Python before 3.11 is told what is wrong by `preflight`
+
     base = tomllib.loads((layout.root / "patches" / "series.toml").read_text())["base"]
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     for name, sha in base["wheels"].items():

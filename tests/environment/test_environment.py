@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,33 @@ def test_the_command_starts_from_any_folder(layout, tmp_path, name):
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
     assert done.stdout.endswith("['a b', '--c']\n")
+
+
+def test_a_python_without_tomllib_is_refused_in_one_line():
+    """Ubuntu 22.04 has 3.10: the refusal must come before an import fails there."""
+    root = Path(env.__file__).parents[1]
+    code = (
+        "import sys; sys.modules['tomllib'] = None; import launch.environment as e; "
+        "sys.version_info = (3, 10, 4, 'final', 0); sys.exit(e.main(['--check']))"
+    )
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == env.BAD_CONFIG, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "use Python 3.11 or 3.12" in done.stderr
+
+
+def test_make_without_any_python_does_not_report_success(tmp_path):
+    """With an empty PYTHON make read `-m launch.environment` as "run m, never mind how it ends"."""
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("no make here")
+    root = Path(env.__file__).parents[1]
+    done = subprocess.run(
+        [make, "env"], cwd=root, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "python3" in done.stderr
 
 
 def test_runs_on_the_standard_library_alone():
