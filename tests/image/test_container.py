@@ -33,7 +33,7 @@ def run_to_end(client, *argv):
         code = c.wait(timeout=120)["StatusCode"]
         return code, c.logs().decode()
     finally:
-        c.remove(force=True)
+        c.remove(force=True, v=True)
 
 
 @pytest.mark.usefixtures("image")
@@ -85,7 +85,7 @@ class TestCommands:
             c.wait(timeout=60)
             sbom = json.loads(c.logs())
         finally:
-            c.remove(force=True)
+            c.remove(force=True, v=True)
         assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
         purls = {p["purl"].split("@")[0] for p in sbom["components"]}
         assert {"pkg:pypi/torch", "pkg:pypi/sglang", "pkg:deb/debian/libc6"} <= purls
@@ -102,7 +102,7 @@ class TestCommands:
         try:
             assert c.wait(timeout=60)["StatusCode"] == 0
         finally:
-            c.remove(force=True)
+            c.remove(force=True, v=True)
 
 
 def test_serves_and_stops_clean(start):
