@@ -62,7 +62,7 @@ def demo() -> dict[str, object]:
         ["make", "demo"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as p:
         for line in p.stdout or ():
-            for mark, sign in (("first_token_s", "ready"), ("answer_s", "Answer:")):
+            for mark, sign in (("first_token_s", "ready after"), ("answer_s", "Answer:")):
                 if sign in line:
                     marks.setdefault(mark, round(time.perf_counter() - t0, 1))
     return {**marks, "end_s": round(time.perf_counter() - t0, 1), "exit": p.returncode}
