@@ -20,6 +20,8 @@ import pytest
 from launch.errors import UsageError
 from launch.serve import check_port
 
+pytestmark = pytest.mark.suite
+
 ROOT = Path(__file__).resolve().parents[2]
 MOCK = Path(__file__).with_name("mock_engine.py")
 PRESET = "tiny-w4a4-nodraft"
