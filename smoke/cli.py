@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from smoke import errors
 from smoke.errors import SmokeError
+from smoke.limit import TimeLimit, TimeUp
 from smoke.plugin import run as run_checks
 from smoke.profiles import PROFILES
 from smoke.record import MemoryWatch, Recorder, bound, build
@@ -22,7 +23,7 @@ from smoke.report.model import Report
 from smoke.session import Session
 from smoke.subject import Subject, anonymous, load
 from smoke.targets import Target
-from smoke.wait import DEADLINES
+from smoke.wait import DEADLINES, tail
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
         description="Prove a preset on this machine and write the proof down. See docs/smoke.md.",
         epilog="Exit codes: 0 good, 1 a check failed, 2 usage, 70 the engine did not start or died, 73 cannot write, "
         "75 not admitted or guard tripped, 78 bad configuration, 130 interrupted. "
-        "Reports: `sparkserve smoke report diff A B`, `sparkserve smoke report html REPORT`.",
+        "Reports: `sparkserve smoke report diff A B`, `sparkserve smoke report html REPORT`. "
+        "Several presets side by side: `sparkserve smoke several --help`.",
     )
     ap.add_argument("preset", nargs="?", help="preset name; may be left out with --url")
     ap.add_argument(
@@ -64,7 +66,16 @@ def parser() -> argparse.ArgumentParser:
     ap.add_argument("--hardware", help="what a --url server runs on, for the report")
     ap.add_argument("--note", action="append", default=[], help="a sentence for the report, word for word")
     ap.add_argument("--soak-hours", type=float, help="length of the soak profile; default 4")
-    ap.add_argument("--report", type=Path, metavar="DIR", help="write report.json and report.html there")
+    ap.add_argument("--port", type=int, help="process target: the engine's port; default: a free one")
+    ap.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="end the run then; the rest is reported as not run",
+    )
+    ap.add_argument(
+        "--report", type=Path, metavar="DIR", help="write report.json, report.html and the logs there"
+    )
     ap.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML there")
     ap.add_argument("--json", action="store_true", help="print the report as JSON; progress goes to stderr")
     return ap  # fmt: skip
@@ -77,6 +88,10 @@ def main(argv: list[str] | None = None) -> int:
             from smoke.report.cli import main as report_main
 
             return report_main(argv[1:])
+        if argv[:1] == ["several"]:
+            from smoke.several import main as several_main
+
+            return several_main(argv[1:])
         return smoke(parser().parse_args(argv))
     except SmokeError as e:
         _print_error(e)
@@ -92,6 +107,8 @@ def smoke(a: argparse.Namespace) -> int:
         raise SmokeError("--target url needs --url", "give http://host:port of the server", errors.USAGE)
     if kind != "url" and a.url:
         raise SmokeError(f"--url does not go with --target {kind}", "leave one of them out", errors.USAGE)
+    if a.time_limit is not None and not a.time_limit > 0:
+        raise SmokeError(f"--time-limit {a.time_limit:g} is no time", "give seconds above 0", errors.USAGE)
     if not a.preset and kind != "url":
         raise SmokeError("name a preset", "`sparkserve presets` lists them", errors.USAGE)
     if a.report:
@@ -107,31 +124,40 @@ def smoke(a: argparse.Namespace) -> int:
     target = _target(kind, a, subject)
     s = Session(subject, profile, target, rec, a.seed, deadlines=_deadlines(a.deadline), say=say)
     s.control_url = a.control_url
+    s.limit = TimeLimit(a.time_limit, target.cut)
     say(f"smoke: {subject.name} ({subject.status}), target {kind}, profile {profile.name}, {target.url}")
     stopped: SmokeError | None = None
     interrupted = False
-    with _stop_on_term(), MemoryWatch(target.memory_available, rec):
+    with _stop_on_term(), MemoryWatch(target.memory_available, rec), s.limit:
         try:
-            for took in s.start(name="first boot"):
+            with s.limit.interruptible():
+                boot = s.start(name="first boot")
+            for took in boot:
                 say(f"      {took.seconds:8.1f}s  start: {took.phase}")
             first_facts = s.facts
             run_checks(s, a.select, a.junit)
         except SmokeError as e:
             stopped, first_facts = e, s.known_facts
+        except TimeUp:
+            todo = "give --time-limit more seconds, or see the log for what the start waits for"
+            words = f"{s.limit.reason} while the engine was starting"
+            stopped, first_facts = SmokeError(words, todo, tail=tail(target.log())), s.known_facts
         except KeyboardInterrupt:
             interrupted, first_facts = True, s.known_facts
         finally:
+            s.keep_log()
             what = bound(subject, s.known_facts, profile, target, seed=a.seed, label=a.hardware)
             s.close()
             target.stop()
-    report = build(rec, what, first_facts, a.select, stopped=stopped, interrupted=interrupted)
-    _deliver(report, a, say)
+    late = s.limit.reason if s.limit.passed else None
+    report = build(rec, what, first_facts, a.select, stopped=stopped, interrupted=interrupted, late=late)
+    _deliver(report, s, a, say)
     if logs := target.tidy(keep=report.verdict != "good"):
         say(f"smoke: the engine's logs are kept in {logs}")
     if stopped:
         _print_error(stopped)
         return stopped.code
-    if interrupted:
+    if interrupted or late:
         return errors.INTERRUPTED
     if s.dead and report.failures:
         return errors.ENGINE
@@ -180,7 +206,9 @@ def _target(kind: str, a: argparse.Namespace, subject: Subject) -> Target:
         return DockerTarget(subject.name, run, api_key=key)
     from smoke.targets.process import ProcessTarget
 
-    return ProcessTarget(subject.name, machine=subject.machine, key_file=a.api_key_file, api_key=key)
+    return ProcessTarget(
+        subject.name, port=a.port, machine=subject.machine, key_file=a.api_key_file, api_key=key
+    )
 
 
 def _key(path: Path | None) -> str | None:
@@ -218,12 +246,13 @@ def _writable(folder: Path) -> None:
         raise SmokeError(f"cannot write to {folder} ({e.strerror})", todo, errors.CANNOT_WRITE) from e
 
 
-def _deliver(report: Report, a: argparse.Namespace, say: object) -> None:
+def _deliver(report: Report, s: Session, a: argparse.Namespace, say: object) -> None:
     assert callable(say)
     if a.report:
-        from smoke.report.write import write
+        from smoke.report.write import write, write_logs
 
-        for path in write(report, a.report):
+        paths = write(report, a.report)
+        for path in [*paths, *write_logs(s.logs, a.report, s.target.api_key)]:
             say(f"smoke: wrote {path}")
     if a.json:
         print(json.dumps(report.model_dump(mode="json"), indent=2))

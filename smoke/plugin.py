@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from smoke.errors import NOT_GOOD, USAGE, CheckFailed, SmokeError
+from smoke.limit import TimeUp
 from smoke.report.model import Check
 from smoke.session import Session
 from smoke.targets import NotRun
@@ -36,6 +37,7 @@ ORDER = (
     "recovery",
     "second_boot",
     "offline_boot",
+    "control_arm",
 )
 
 # What a check may need: marker argument -> (is it there, why not, does leaving it out matter).
@@ -93,6 +95,7 @@ class SmokePlugin:
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.addinivalue_line("markers", "needs(*names): what the check cannot do without")
+        config.addinivalue_line("markers", "boots: the check starts the engine itself")
         config.addinivalue_line("markers", "profile(name): the smallest profile that runs the check")
 
     @pytest.fixture
@@ -119,6 +122,14 @@ class SmokePlugin:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if self.session.dead:
             pytest.skip(self.session.dead)
+        try:
+            with self.session.limit.interruptible():
+                if not item.get_closest_marker("boots"):
+                    self.session.revive()
+        except TimeUp:
+            self._skip(item, self.session.limit.reason, matters=True)
+        if self.session.dead:
+            pytest.skip(self.session.dead)
         for mark in item.iter_markers("needs"):
             for name in (n for arg in mark.args for n in (("log", "engine-log") if arg == "log" else (arg,))):
                 there, why, matters = _NEEDS[name]
@@ -133,9 +144,12 @@ class SmokePlugin:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         try:
-            return (yield)
+            with self.session.limit.interruptible():
+                return (yield)
         except NotRun as e:
             return self._skip(item, str(e), matters=e.matters)
+        except TimeUp:
+            return self._skip(item, f"{self.session.limit.reason} during this check", matters=True)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -187,8 +201,9 @@ class SmokePlugin:
         elif c.outcome != "passed":
             self.session.say(f"{'':16}{c.problem}\n{'':16}what to do: {c.todo}")
 
-    def pytest_keyboard_interrupt(self) -> None:
-        self.interrupted = True
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        # pytest calls this for its own Interrupted too (an error while collecting).
+        self.interrupted = isinstance(excinfo.value, KeyboardInterrupt)
 
 
 def group_of(item: pytest.Item) -> str:
@@ -220,13 +235,15 @@ def run(
         "no:randomly",
         "-p",
         "no:xdist",
+        "-p",
+        "no:timeout",  # --time-limit uses the same signal
     ]
     args += ["-k", select] if select else []
     args += [f"--junitxml={junit}", "-o", "junit_suite_name=sparkserve-smoke"] if junit else []
     code = int(pytest.main([*args, *(extra or (str(CHECKS),))], plugins=[plugin]))
     if plugin.interrupted:
         raise KeyboardInterrupt
-    if code in (3, 4):  # pytest itself failed: never let that pass for "nothing failed"
+    if code in (2, 3, 4):  # pytest itself failed: never let that pass for "nothing failed"
         raise SmokeError(
             f"pytest ended with {code} before the checks could run",
             "if you gave -k, check its expression; else this is a defect of the suite: report it",

@@ -101,18 +101,24 @@ def build(
     *,
     stopped: SmokeError | None = None,
     interrupted: bool = False,
+    late: str | None = None,
 ) -> m.Report:
-    """The finished report. A run with failures is `not good`, one that never got an engine `not started`."""
+    """The finished report. A run with failures is `not good`, one that never got an engine `not started`.
+
+    late: why the run ended before its last check, for instance a time limit.
+    """
     counts = rec.counts()
     verdict: m.Verdict = "good"
     if stopped is not None and not rec.checks:
         verdict = "not started"
     elif counts.failed or counts.error or stopped is not None:
         verdict = "not good"
-    elif interrupted:
+    elif interrupted or late:
         verdict = "interrupted"
     elif not counts.passed:
         verdict = "not good"
+    if late:
+        rec.note(f"{late}: what had not ended by then was not run")
     return m.Report(
         verdict=verdict,
         headline=_headline(verdict, counts, bound, rec, stopped),

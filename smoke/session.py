@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from smoke.causes import explain
-from smoke.engine.client import Engine
+from smoke.engine.client import NO_THINK, Engine
 from smoke.engine.facts import EngineFacts, gather
 from smoke.errors import SmokeError
+from smoke.limit import TimeLimit
 from smoke.oracle import Oracle, find
 from smoke.profiles import Profile
 from smoke.record import Recorder
@@ -43,6 +44,14 @@ class Session:
     boots: int = 0
     oracle_override: Oracle | None = None
     control_url: str | None = None
+    limit: TimeLimit = field(default_factory=TimeLimit)
+    # Set after a deliberate kill or another arm's boot: the next check that needs the engine starts it under this name.
+    down: str | None = None
+    memo: dict[str, str] = field(
+        default_factory=dict
+    )  # answers of one boot that a later one is compared with
+    logs: dict[str, str] = field(default_factory=dict)  # boot name -> the engine's log of that boot
+    _boot_name: str = ""
     _engine: Engine | None = None
     _facts: EngineFacts | None = None
 
@@ -60,17 +69,35 @@ class Session:
     def start(self, boot: Boot | None = None, name: str | None = None) -> list[Took]:
         """Start (or find) the engine and wait until it is really ready. Raises SmokeError."""
         boot = boot or Boot()
+        self.keep_log()
         self.close()
         self._facts = None
-        self.target.start(boot)
+        self.down = None
         self.boots += 1
+        self._boot_name = name or f"boot {self.boots}"
+        self.target.start(boot)
         headers = {"Authorization": f"Bearer {self.target.api_key}"} if self.target.api_key else {}
         took = wait_for(self.target, start_phases(headers, self.deadlines, self.target.owns))
         self._engine = Engine(self.target.url, self.target.api_key, timeout=self.profile.request_s)
         self._engine.model = self.facts.served_name or self._served_model() or "default"
         timings = self.facts.log.timings if self.facts.log else {}
-        self.rec.boot(name or f"boot {self.boots}", split_boot(took, timings))
+        self.rec.boot(self._boot_name, split_boot(took, timings))
         return took
+
+    def keep_log(self) -> None:
+        """Remember the log of the boot that runs: its successor starts a new one."""
+        if self._boot_name and self.target.has_log:
+            self.logs[f"{self.boots}-{self._boot_name}"] = self.target.log()
+
+    def revive(self) -> None:
+        """Start the engine again if a check left it down. Sets `dead` when it does not come."""
+        if self.down is None:
+            return
+        name = self.down
+        try:
+            self.start(Boot(), name)
+        except SmokeError as e:
+            self.dead = f"the engine did not come back ({name}): {e.problem}"
 
     def _served_model(self) -> str | None:
         r = self.engine.request("GET", "/v1/models")
@@ -127,8 +154,15 @@ class Session:
     def prompt(self, family: str, length: int, salt: int = 0, ending: str | None = None) -> Prompt:
         return make(family, self.seed * 1000 + salt, length, self.engine.tokenize, ending)
 
+    def colour(self) -> str:
+        """The answer that two boots of one engine are compared by."""
+        d = self.engine.chat("Name a colour.", max_tokens=16, **NO_THINK)
+        return str(d["choices"][0]["message"]["content"])
+
     def check_life(self, where: str) -> None:
         """Called after a failed check: if the engine is gone, the rest is not run, and the reason is said once."""
+        if self.down is not None:
+            return
         missing = PortOpen().look(self.target)
         life = self.target.life()
         if life.alive is False or (missing and self.target.has_log):
@@ -136,12 +170,3 @@ class Session:
             self.dead = f"the engine died during {where}: {cause.title}"
         elif missing:
             self.dead = f"the server went away during {where}: {missing}"
-
-
-def revive(s: Session, name: str) -> None:
-    """Bring the engine back for the checks that follow a deliberate kill. Raises SmokeError when it does not."""
-    try:
-        s.start(Boot(), name)
-    except SmokeError as e:
-        s.dead = f"the engine did not come back ({name}): {e.problem}"
-        raise

@@ -43,6 +43,7 @@ class Subject:
     control: str | None = None
     agreement_min: float = 0.8
     agreement_tokens: int = 16
+    agreement_logprob: float = 0.05  # mean difference in nats
 
     @property
     def planted(self) -> bool:

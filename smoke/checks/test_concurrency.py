@@ -12,7 +12,7 @@ from smoke.garbage import verdict
 from smoke.session import Session
 from smoke.workload.prompts import FAMILIES, Prompt
 
-TODO = (
+MEND = (
     "state or graph padding leaks between requests: retry with disable_radix_cache, then with "
     "cuda_graph_max_bs_decode = 1; each that helps names the culprit"
 )
@@ -38,7 +38,7 @@ def test_no_garbage(s: Session) -> None:
         for p, g in zip(_prompts(s, n, 200), _together(s, _prompts(s, n, 200), tokens), strict=True):
             if why := verdict(g.text, g.ids, period_ok=16 if s.subject.planted else 0):
                 bad.append(f"{p.family}: {why}")
-        expect("garbage.text", not bad, f"wave {wave + 1}, {n} streams: {'; '.join(bad)}", TODO)
+        expect("garbage.text", not bad, f"wave {wave + 1}, {n} streams: {'; '.join(bad)}", MEND)
 
 
 @pytest.mark.needs("planted")
@@ -52,7 +52,7 @@ def test_every_batch_size(s: Session) -> None:
             for i, (p, g) in enumerate(zip(prompts, _together(s, prompts, 20), strict=True))
             if g.ids != oracle.walk(p.ids[-1], 20)
         ]
-        expect("garbage.batch", not wrong, f"with {n} streams, number {wrong} left the planted output", TODO)
+        expect("garbage.batch", not wrong, f"with {n} streams, number {wrong} left the planted output", MEND)
 
 
 def test_alone_and_together(s: Session) -> None:
@@ -66,5 +66,5 @@ def test_alone_and_together(s: Session) -> None:
         "garbage.company",
         same >= 0.75 * len(prompts),
         f"only {same} of {len(prompts)} requests begin with the same token in company",
-        TODO,
+        MEND,
     )

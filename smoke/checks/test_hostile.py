@@ -12,7 +12,7 @@ import pytest
 
 from smoke.engine.client import NO_THINK
 from smoke.errors import CheckFailed, expect
-from smoke.session import Session, revive
+from smoke.session import Session
 
 HUGE = 2**31 - 1
 CHAT: dict[str, dict[str, Any]] = {
@@ -98,7 +98,7 @@ def test_hostile(s: Session, path: str, name: str, fields: dict[str, Any]) -> No
         status, text = 0, e.problem
     alive, why = _alive(s)
     if not alive and s.target.owns:  # so that the fields after this one are judged too
-        revive(s, f"after {name}")
+        s.down = f"after {name}"
     expect(
         "hostile.alive",
         alive,

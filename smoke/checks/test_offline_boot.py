@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from smoke.errors import SmokeError, expect
-from smoke.session import Session, revive
+from smoke.session import Session
 from smoke.targets import Boot
 
 # Each of these starts the engine again: minutes on a real checkpoint.
-pytestmark = [pytest.mark.needs("life"), pytest.mark.profile("full")]
+pytestmark = [pytest.mark.needs("life"), pytest.mark.profile("full"), pytest.mark.boots]
 
 
 def test_starts_offline(s: Session) -> None:
@@ -19,7 +19,7 @@ def test_starts_offline(s: Session) -> None:
         s.start(Boot(offline=True), "offline boot")
     except SmokeError as e:
         problem = e.problem
-        revive(s, "after the offline boot")
+        s.down = "after the offline boot"
     expect(
         "offline.start",
         not problem,

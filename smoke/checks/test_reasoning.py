@@ -10,7 +10,7 @@ from smoke.session import Session
 
 ASK = "Is 17 a prime number?"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "max")
-TODO = "set reasoning_parser to the checkpoint's (qwen3 for Qwen3.x)"
+MEND = "set reasoning_parser to the checkpoint's (qwen3 for Qwen3.x)"
 
 
 def _thinks(s: Session) -> None:
@@ -25,9 +25,9 @@ def test_split(s: Session) -> None:
     _thinks(s)
     m = s.engine.chat(ASK, max_tokens=1024)["choices"][0]["message"]
     thought = m.get("reasoning_content") or m.get("reasoning") or ""
-    expect("reasoning.split", thought.strip(), "thinking is on, reasoning_content is empty", TODO)
+    expect("reasoning.split", thought.strip(), "thinking is on, reasoning_content is empty", MEND)
     both = thought + (m.get("content") or "")
-    expect("reasoning.tags", "think>" not in both, f"think tags leak: {both[:120]!r}", TODO)
+    expect("reasoning.tags", "think>" not in both, f"think tags leak: {both[:120]!r}", MEND)
 
 
 def test_streamed(s: Session) -> None:
@@ -37,14 +37,14 @@ def test_streamed(s: Session) -> None:
     st = s.engine.stream(ASK, max_tokens=1024)
     whole = (m.get("reasoning_content") or "").strip(), (m.get("content") or "").strip()
     parts = st.reasoning.strip(), st.text.strip()
-    expect("reasoning.streamed", parts == whole, f"streamed {parts!r}, whole {whole!r}"[:400], TODO)
+    expect("reasoning.streamed", parts == whole, f"streamed {parts!r}, whole {whole!r}"[:400], MEND)
 
 
 def test_off(s: Session) -> None:
     """enable_thinking=false leaves no reasoning"""
     m = s.engine.chat(ASK, max_tokens=64, **NO_THINK)["choices"][0]["message"]
     thought = (m.get("reasoning_content") or "").strip()
-    expect("reasoning.off", not thought, f"thinking was switched off, still reasoned: {thought[:80]!r}", TODO)
+    expect("reasoning.off", not thought, f"thinking was switched off, still reasoned: {thought[:80]!r}", MEND)
 
 
 @pytest.mark.parametrize("effort", EFFORTS)
@@ -59,4 +59,4 @@ def test_effort(s: Session, effort: str) -> None:
     )
     m = r.json()["choices"][0]["message"]
     text = (m.get("content") or "") + (m.get("reasoning_content") or "")
-    expect("reasoning.effort_text", text.strip(), f"reasoning_effort={effort} got an empty answer", TODO)
+    expect("reasoning.effort_text", text.strip(), f"reasoning_effort={effort} got an empty answer", MEND)

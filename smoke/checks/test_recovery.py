@@ -8,7 +8,7 @@ import pytest
 
 from smoke.engine.client import NO_THINK
 from smoke.errors import SmokeError, expect
-from smoke.session import Session, revive
+from smoke.session import Session
 from smoke.wait import All, GuardQuiet, HttpOk, Phase, RealTokens, wait_for
 
 # Each of these starts the engine again: minutes on a real checkpoint.
@@ -48,13 +48,14 @@ class _Restarted:
 @pytest.mark.needs("no-supervisor")
 def test_killed_child_is_noticed(s: Session) -> None:
     """Without a supervisor, a killed scheduler ends the server"""
+    s.memo["colour"] = s.colour()  # the next boot is compared with this one
     s.target.kill_child()
+    s.down = "after the kill"
     end = time.monotonic() + s.limits.comeback_s
     while (life := s.target.life()).alive and time.monotonic() < end:
         time.sleep(s.limits.poll_s)
     green = bool(life.alive) and _green(s)
     noticed = life.alive is False
-    revive(s, "after the kill")
     expect(
         "recovery.noticed",
         noticed,

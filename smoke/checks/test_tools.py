@@ -78,16 +78,16 @@ def _calls(choice: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-TODO = "check the tool-call parser of the preset against the checkpoint's template"
+MEND = "check the tool-call parser of the preset against the checkpoint's template"
 
 
 def test_required(s: Session) -> None:
     """tool_choice=required produces a parsed, valid call"""
     c = s.engine.chat(ASK, tool_choice="required", **ONE)["choices"][0]
     calls = _calls(c)
-    expect("tools.required", calls, f"no tool call came back, content {c['message'].get('content')!r}", TODO)
+    expect("tools.required", calls, f"no tool call came back, content {c['message'].get('content')!r}", MEND)
     bad = [w for n, a in calls if (w := _complaint(n, a))]
-    expect("tools.arguments", not bad, "; ".join(bad), TODO)
+    expect("tools.arguments", not bad, "; ".join(bad), MEND)
     expect(
         "tools.finish",
         c.get("finish_reason") == "tool_calls",
@@ -104,16 +104,16 @@ def test_named(s: Session) -> None:
         "tools.named",
         [n for n, _ in calls] == ["get_time"] and not _complaint(*calls[0]),
         f"asked for get_time, got {calls}",
-        TODO,
+        MEND,
     )
 
 
 def test_streamed(s: Session) -> None:
     """Streamed arguments arrive in pieces that join to the same valid call"""
     st = s.engine.stream(ASK, tool_choice="required", **ONE)
-    expect("tools.streamed", st.tools and st.tools[0]["name"], "the stream carried no tool call", TODO)
+    expect("tools.streamed", st.tools and st.tools[0]["name"], "the stream carried no tool call", MEND)
     bad = [w for t in st.tools if (w := _complaint(t["name"], t["arguments"]))]
-    expect("tools.stream_join", not bad, f"the pieces do not join: {'; '.join(bad)}", TODO)
+    expect("tools.stream_join", not bad, f"the pieces do not join: {'; '.join(bad)}", MEND)
     expect(
         "tools.pieces",
         st.fragments > 1,
@@ -132,7 +132,7 @@ def test_parallel(s: Session) -> None:
         "tools.parallel",
         names == ["get_time", "get_weather"],
         f"two valid calls were asked for, got {names}",
-        TODO,
+        MEND,
     )
 
 
@@ -145,14 +145,14 @@ def test_auto(s: Session) -> None:
         "tools.auto",
         [n for n, _ in calls] == ["get_weather"] and not _complaint(*calls[0]),
         f"the model should call get_weather, got {calls or c['message'].get('content')!r}",
-        TODO,
+        MEND,
     )
 
 
 def test_none(s: Session) -> None:
     """tool_choice=none calls nothing"""
     c = s.engine.chat(ASK, tools=TOOLS, tool_choice="none", max_tokens=48, **NO_THINK)["choices"][0]
-    expect("tools.none", not _calls(c), f"tools were forbidden, got {_calls(c)}", TODO)
+    expect("tools.none", not _calls(c), f"tools were forbidden, got {_calls(c)}", MEND)
 
 
 def test_result_turn(s: Session) -> None:
@@ -166,4 +166,4 @@ def test_result_turn(s: Session) -> None:
     ]
     r = s.engine.chat_raw(turns, tools=TOOLS, max_tokens=24, **NO_THINK)
     ok = r.status_code == 200 and (r.json()["choices"][0]["message"].get("content") or "").strip()
-    expect("tools.result", ok, f"the turn after a tool result answered {r.status_code}: {r.text[:200]}", TODO)
+    expect("tools.result", ok, f"the turn after a tool result answered {r.status_code}: {r.text[:200]}", MEND)

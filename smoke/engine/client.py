@@ -162,7 +162,7 @@ class Engine:
         """(generation, seconds to the first token, seconds in all), streamed so that the first token shows."""
         sampling = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}
         body: dict[str, Any] = {"text": prompt} if isinstance(prompt, str) else {"input_ids": prompt}
-        begun, first, last = time.perf_counter(), 0.0, None
+        begun, first, text = time.perf_counter(), 0.0, ""
         try:
             with self.http.stream(
                 "POST",
@@ -179,8 +179,9 @@ class Engine:
                 for ln in r.iter_lines():
                     if not ln.startswith("data: ") or ln == "data: [DONE]":
                         continue
-                    last = json.loads(ln[6:])
-                    if not first and last.get("meta_info", {}).get("completion_tokens"):
+                    text = ln[6:]
+                    # Each event repeats the whole answer: parsing all of them would be most of the work here.
+                    if not first and json.loads(text).get("meta_info", {}).get("completion_tokens"):
                         first = time.perf_counter() - begun
         except httpx.HTTPError as e:
             raise CheckFailed(
@@ -188,7 +189,8 @@ class Engine:
                 f"the stream of /generate broke off ({type(e).__name__}: {e})",
                 "the engine probably died, or the deadline passed: read its log's tail",
             ) from e
-        if last is None or "meta_info" not in last:
+        last = json.loads(text) if text else {}
+        if "meta_info" not in last:
             raise CheckFailed(
                 "http.body",
                 f"the stream of /generate ended without a result: {str(last)[:200]}",

@@ -112,7 +112,6 @@ _TABLE = (
     _f("scale-doubled", "logprobs.mean", "logprobs::reference"),
     _f("row-shifted", "logprobs.max", "logprobs::reference"),
     _f("head-swapped", "agree.planted", "agreement::planted_exact"),
-    _f("control-differs", "agree.control", "agreement::control_arm"),
     _f("accept-unreported", "accept.reported", "acceptance::by_family", "prose"),
     _f("accept-one", "accept.floor", "acceptance::by_family", "prose"),
     _f("accept-four", "accept.planted", "acceptance::planted_length"),
@@ -143,6 +142,8 @@ _TABLE = (
     _f("other-after-restart", "boot2.same", "second_boot::compiles_nothing"),
     _f("offline-fails", "offline.start", "offline_boot::starts_offline"),
     _f("offline-silent", "offline.tokens", "offline_boot::starts_offline"),
+    _f("control-differs", "control.tokens", "control_arm::control_arm"),
+    _f("state-dropped", "control.logprobs", "control_arm::control_arm"),
 )  # fmt: skip
 
 FAULTS = tuple(_TABLE)

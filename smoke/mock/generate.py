@@ -132,6 +132,8 @@ class Generate:
         rows: list[list[Any]] = [[logprob(t), t, None] for t in out]
         if self.s.has("scale-doubled"):
             rows = [[lp - 0.07, t, x] for lp, t, x in rows]
+        if self.s.has("state-dropped") and not self.s.control:
+            rows = [[lp - 0.02 * (i % 9), t, x] for i, (lp, t, x) in enumerate(rows)]
         if self.s.has("row-shifted") and rows:
             rows[-1][0] -= 0.29
         return rows

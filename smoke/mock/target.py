@@ -91,6 +91,9 @@ class MockTarget:
     def stop(self) -> None:
         self.s.alive = False
 
+    def cut(self) -> None:
+        self.s.alive = False
+
     def life(self) -> Life:
         s = self.s
         health = "tripped" if s.has("guard-tripped") else "ready"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -24,6 +25,44 @@ def write(report: Report, folder: Path) -> list[Path]:
     except OSError as e:
         todo = "free space or choose another --report folder"
         raise SmokeError(f"cannot write to {folder} ({e.strerror})", todo, CANNOT_WRITE) from e
+
+
+KEEP_BYTES = 256 * 1024  # of each boot's log: its first and its last half, as characters
+_SECRETS = re.compile(
+    r"(?i)(api[-_]?key|token|password|secret)(['\"]?\s*[=:]\s*['\"]?)(?!None\b|\d+\b)[^\s'\",)]{6,}|hf_\w{16,}"
+)
+
+
+def write_logs(logs: dict[str, str], folder: Path, api_key: str | None) -> list[Path]:
+    """`engine-N-NAME.log` for each boot, shortened and without secrets. Raises SmokeError (73)."""
+    try:
+        return [
+            _replace(
+                folder / f"engine-{re.sub(r'[^A-Za-z0-9.]+', '-', name)}.log", shorten(redact(text, api_key))
+            )
+            for name, text in logs.items()
+        ]
+    except OSError as e:
+        todo = "free space or choose another --report folder"
+        raise SmokeError(f"cannot write to {folder} ({e.strerror})", todo, CANNOT_WRITE) from e
+
+
+def redact(text: str, api_key: str | None) -> str:
+    """Blank out the key we know, whatever is named like a secret, hub tokens, and the user's home folder."""
+    if api_key:
+        text = text.replace(api_key, "***")
+    text = _SECRETS.sub(lambda m: f"{m[1]}{m[2]}***" if m[1] else "***", text)
+    home = str(Path.home())
+    return text.replace(home, "~") if len(home) > 1 else text
+
+
+def shorten(text: str, limit: int = KEEP_BYTES) -> str:
+    """Whole lines from both ends, with a line between them that says how many are missing."""
+    if len(text) <= limit:
+        return text
+    head, tail = text[: limit // 2].rpartition("\n")[0], text[-limit // 2 :].partition("\n")[2]
+    missing = text.count("\n") - head.count("\n") - tail.count("\n")
+    return f"{head}\n[... {missing} lines left out ...]\n{tail}"
 
 
 def _replace(path: Path, text: str) -> Path:

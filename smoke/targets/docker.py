@@ -126,6 +126,11 @@ class DockerTarget:
                 self.container.remove(force=True, v=True)
             self.container = None
 
+    def cut(self) -> None:
+        if self.container is not None:
+            with contextlib.suppress(Exception):
+                self.container.kill()
+
     def kill_child(self) -> None:
         """Kill the scheduler inside; the image has Python but no pkill."""
         code = (

@@ -23,6 +23,9 @@ class UrlTarget:
     def stop(self) -> None:
         """Nothing of ours runs."""
 
+    def cut(self) -> None:
+        """Not ours to end."""
+
     def life(self) -> Life:
         return Life(alive=None)
 
