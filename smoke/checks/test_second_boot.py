@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from smoke.errors import expect
+from smoke.errors import SmokeError, expect
 from smoke.session import Session
+from smoke.targets import Boot
 
 # Each of these starts the engine again: minutes on a real checkpoint.
 pytestmark = [pytest.mark.needs("life"), pytest.mark.profile("full"), pytest.mark.boots]
+
+
+def _second_boot(s: Session) -> None:
+    """To a process, offline is only a word in its environment: one boot then serves this group and the offline one."""
+    if s.target.kind == "process":
+        try:
+            s.start(Boot(offline=True), "second boot, offline")
+        except SmokeError as e:
+            s.memo["offline"] = e.problem
+        else:
+            s.memo["offline"] = ""
+            return
+    s.start(name="second boot")
 
 
 def test_compiles_nothing(s: Session) -> None:
@@ -20,7 +34,7 @@ def test_compiles_nothing(s: Session) -> None:
     if text is None:
         s.revive()
         text = s.colour()
-    s.start(name="second boot")
+    _second_boot(s)
     again = s.colour()
     named = s.facts.log.compiled if s.facts.log else []
     expect(

@@ -61,7 +61,7 @@ def shorten(text: str, limit: int = KEEP_BYTES) -> str:
     if len(text) <= limit:
         return text
     head, tail = text[: limit // 2].rpartition("\n")[0], text[-limit // 2 :].partition("\n")[2]
-    missing = text.count("\n") - head.count("\n") - tail.count("\n")
+    missing = len(text.splitlines()) - len(head.splitlines()) - len(tail.splitlines())
     return f"{head}\n[... {missing} lines left out ...]\n{tail}"
 
 
