@@ -10,9 +10,11 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,22 +60,37 @@ def main(argv: list[str]) -> int:
     if len(set(a.presets)) < len(a.presets):
         print("smoke: a preset is named twice. Name each once", file=sys.stderr)
         return errors.USAGE
-    runs = [
-        _start(p, a.out / p, a.time_limit, a.base_port + i * PORT_STEP, rest) for i, p in enumerate(a.presets)
-    ]
-    try:
-        _wait(runs, a.time_limit + GRACE_S)
-    except KeyboardInterrupt:
-        _end(runs)
-        return errors.INTERRUPTED
+    runs: list[Run] = []
+    with tempfile.TemporaryDirectory(prefix="sparkserve-several-", ignore_cleanup_errors=True) as scratch:
+        try:
+            for i, preset in enumerate(a.presets):
+                kernels = triton_cache(Path(scratch) / preset)
+                runs.append(_start(preset, a, a.base_port + i * PORT_STEP, kernels, rest))
+            _wait(runs, a.time_limit + GRACE_S)
+        except KeyboardInterrupt:
+            return errors.INTERRUPTED
+        finally:
+            _end(runs)
     for run in runs:
         print(f"{run.preset}: exit {run.proc.returncode}, {_verdict(run.folder)}", flush=True)
     return errors.OK if all(r.proc.returncode == 0 for r in runs) else errors.NOT_GOOD
 
 
-def _start(preset: str, folder: Path, limit: float, port: int, rest: list[str]) -> Run:
+def triton_cache(folder: Path) -> Path:
+    """A Triton cache of one run's own, begun with what this machine's holds.
+
+    In a common one a neighbour's kernel would look as if the second boot had compiled it.
+    """
+    common = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    with contextlib.suppress(OSError, shutil.Error):  # a cache is only ever a gain
+        shutil.copytree(common, folder)
+    return folder
+
+
+def _start(preset: str, a: argparse.Namespace, port: int, kernels: Path, rest: list[str]) -> Run:
+    folder = a.out / preset
     folder.mkdir(parents=True, exist_ok=True)
-    argv = [sys.executable, "-m", "smoke", preset, "--time-limit", f"{limit:g}", "--port", str(port)]
+    argv = [sys.executable, "-m", "smoke", preset, "--time-limit", f"{a.time_limit:g}", "--port", str(port)]
     argv += ["--report", str(folder), "--junit", str(folder / "junit.xml"), *rest]
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
     with (folder / "console.txt").open("wb") as out:
@@ -82,7 +99,7 @@ def _start(preset: str, folder: Path, limit: float, port: int, rest: list[str]) 
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(kernels)},
             start_new_session=True,
         )
     return Run(preset, folder, proc)

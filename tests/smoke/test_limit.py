@@ -24,7 +24,7 @@ from smoke.profiles import QUICK
 from smoke.record import Recorder
 from smoke.report.write import redact, shorten, write_logs
 from smoke.session import Session
-from smoke.several import PORT_STEP
+from smoke.several import PORT_STEP, triton_cache
 from smoke.several import main as several
 
 ROOT = Path(__file__).parents[2]
@@ -179,3 +179,16 @@ def test_several_runs_each_with_its_own_port_and_report(tmp_path: Path) -> None:
         assert f"{name}: exit 2, no report" in r.stdout
         assert name in (tmp_path / name / "console.txt").read_text()
     assert PORT_STEP > 1000
+
+
+def test_each_run_begins_with_the_machine_s_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    common = tmp_path / "common"
+    (common / "abc").mkdir(parents=True)
+    (common / "abc" / "k.cubin").write_text("x")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(common))
+    own = triton_cache(tmp_path / "own")
+    assert (own / "abc" / "k.cubin").read_text() == "x"
+    (own / "new.cubin").write_text("y")
+    assert not (common / "new.cubin").exists()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "absent"))
+    assert triton_cache(tmp_path / "other") == tmp_path / "other"
