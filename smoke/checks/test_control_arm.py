@@ -35,12 +35,12 @@ def _prompts(s: Session) -> list[Prompt]:
     return [s.prompt(f, 48 + 16 * i, salt=100 + i) for f in FAMILIES for i in range(PER_FAMILY)]
 
 
-def _ask(engine: Engine, prompts: list[Prompt], tokens: int) -> list[Answer]:
+def _ask(engine: Engine, prompts: list[Prompt], tokens: int, long: int) -> list[Answer]:
+    """`tokens` of each prompt, `long` of the first of each family."""
     out = []
-    for p in prompts:
-        rows = (
-            engine.generate(list(p.ids), tokens, return_logprob=True).meta.get("output_token_logprobs") or []
-        )
+    for i, p in enumerate(prompts):
+        n = max(tokens, long) if i % PER_FAMILY == 0 else tokens
+        rows = engine.generate(list(p.ids), n, return_logprob=True).meta.get("output_token_logprobs") or []
         out.append(Answer([r[1] for r in rows], [float(r[0]) for r in rows]))
     return out
 
@@ -53,17 +53,17 @@ def test_control_arm(s: Session) -> None:
     """Greedy output and its log-probabilities agree with the same target without a draft"""
     prompts, n = _prompts(s), s.subject.agreement_tokens
     long = min(s.profile.accept_tokens, s.context // 4)
-    ours = _ask(s.engine, prompts, long)
+    ours = _ask(s.engine, prompts, n, long)
     if s.control_url:
         control = Engine(s.control_url, s.target.api_key, s.engine.model, s.profile.request_s)
-        theirs = _ask(control, prompts, long)
+        theirs = _ask(control, prompts, n, long)
         control.close()
     else:
         s.need(s.subject.control, "the preset names no control arm (smoke.control)", matters=True)
         s.need(s.target.owns, "the control arm needs a second server: pass --control-url", matters=True)
         try:
             s.start(Boot(control=s.subject.control), "control arm")
-            theirs = _ask(s.engine, prompts, long)
+            theirs = _ask(s.engine, prompts, n, long)
         finally:
             s.down = "after the control arm"
     same = sum(a.ids[:n] == b.ids[:n] for a, b in zip(ours, theirs, strict=True))

@@ -14,6 +14,9 @@ from smoke.session import Session
 
 pytestmark = pytest.mark.needs("log")
 
+PACKED = ("NVFP4", "W4A16_NVFP4", "FP8")  # what a preset's target.expects.lm_head may call a packed head
+DENSE = ("bfloat16", "float16", "float32")
+
 
 def _log(s: Session) -> LogFacts:
     assert s.facts.log is not None
@@ -96,6 +99,22 @@ def test_quantized_head(s: Session) -> None:
         s.facts.quantization,
         "the engine does not say that the target is quantized",
         "check that the checkpoint's hf_quant_config.json is there (sparkserve check PRESET)",
+    )
+
+
+@pytest.mark.needs("preset")
+def test_head_as_held(s: Session) -> None:
+    """The head is in memory as packed as it is in the checkpoint"""
+    packed = s.subject.head in PACKED
+    s.need(s.subject.head, "the preset does not say how the head is quantized")
+    f = _log(s)
+    s.need(f.head_dtype, "the engine does not say how it holds its head (patch P27)", matters=packed)
+    dense = f.head_dtype in DENSE
+    expect(
+        "fast.head_held",
+        dense is not packed,
+        f"the preset's head is {s.subject.head}, the engine holds {f.head_dtype} by {f.head_method}, {f.head_bytes} bytes",
+        "a head unpacked to BF16 costs 2.5 to 5 GB and says so nowhere else: check the patch series and the checkpoint",
     )
 
 

@@ -49,6 +49,8 @@ _JIT = re.compile(
 _LOAD_END = re.compile(
     rf"Load weight end\. elapsed=([0-9.]+) s, type=(\w+), (?:(quant=.*?), )?avail mem={_GB}, mem usage={_GB}"
 )
+# Our patch P27: "LM head: method=ModelOptFp4LinearMethod, weight=uint8[2048x128], bytes=294912."
+_HEAD = re.compile(r"LM head: method=(\w+), weight=(\w+)\[([0-9x]+)\], bytes=(\d+)")
 _KV = re.compile(r"KV Cache (?:is allocated|VA upper bound)\. dtype: (\S+), #tokens: (\d+)")
 _MAMBA = re.compile(r"Mamba Cache is allocated\. max_mamba_cache_size: (\d+)")
 _POOLS = re.compile(
@@ -118,6 +120,9 @@ class LogFacts:
     quantization: str | None = None
     weight_seconds: float | None = None
     weight_gigabytes: float | None = None
+    head_method: str | None = None  # class of the head's quantization method
+    head_dtype: str | None = None
+    head_bytes: int | None = None
     kv_dtype: str | None = None
     kv_tokens: int | None = None
     mamba_slots: int | None = None
@@ -202,6 +207,8 @@ def _pools(text: str, f: LogFacts) -> None:
     if m := _LOAD_END.search(text):
         f.weight_seconds, f.model_class, f.quantization = float(m[1]), m[2], m[3]
         f.weight_gigabytes = float(m[5])
+    if m := _HEAD.search(text):
+        f.head_method, f.head_dtype, f.head_bytes = m[1], m[2], int(m[4])
     if m := _KV.search(text):
         f.kv_dtype, f.kv_tokens = m[1].removeprefix("torch."), int(m[2])
     if m := _MAMBA.search(text):

@@ -20,6 +20,12 @@ _EDITS: dict[str, list[tuple[str, str | None]]] = {
     "autotune-unfinished": [(r"autotune completed", None)],
     "decode-eager": [(r"cuda graph: True", "cuda graph: False")],
     "kv-bf16": [(r"torch\.float8_e4m3fn", "torch.bfloat16")],
+    "head-unpacked": [
+        (
+            r"LM head: .*",
+            "LM head: method=UnquantizedEmbeddingMethod, weight=bfloat16[248320x5120], bytes=2542796800.",
+        )
+    ],
     "not-quantized": [(r"quant=modelopt_mixed, quant_algo=MIXED_PRECISION, ", "")],
 }
 _ADDS = {

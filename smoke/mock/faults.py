@@ -52,6 +52,7 @@ _TABLE = (
     _f("selector-silent", "fast.selector", "fast_path::selector_in_graph"),
     _f("head-eager", "fast.head_dense", "fast_path::quantized_head"),
     _f("not-quantized", "fast.head_quant", "fast_path::quantized_head"),
+    _f("head-unpacked", "fast.head_held", "fast_path::head_as_held"),
     _f("draft-inherits", "fast.draft_quant", "fast_path::draft_quantization"),
     _f("kv-bf16", "fast.kv_dtype", "fast_path::kv_dtype"),
     _f("attention-triton", "fast.attention", "fast_path::backends"),
