@@ -43,12 +43,21 @@ class Subject:
     control: str | None = None
     agreement_min: float = 0.8
     agreement_tokens: int = 16
-    agreement_logprob: float = 0.05  # mean difference in nats
 
     @property
     def planted(self) -> bool:
         """A fixture's weights are planted: its answers and acceptance are known exactly (smoke/fixtures)."""
         return self.status == "fixture"
+
+    @property
+    def agreement_logprob(self) -> float:
+        """Allowed mean difference of log-probabilities from the control arm, in nats.
+
+        A fixture's text hardly looks at its context, so a broken state shows faintly there: on the CPU engine a sound
+        one differs by 0.0006 and one whose state commits are dropped by 0.0066 (tests/smoke/mutants.py). A real model
+        moves by far more when its state is wrong, and by more than a fixture when the batch shape changes.
+        """
+        return 0.003 if self.planted else 0.05
 
     @property
     def speculative(self) -> bool:

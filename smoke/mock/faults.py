@@ -134,7 +134,7 @@ _TABLE = (
     _f("hostile-drops", "hostile.answered", "hostile::hostile", "n-129"),
     _f("one-token-loops", "soak.text", "soak::hours"),
     _f("accept-fades", "soak.acceptance", "soak::hours"),
-    _f("memory-creeps", "soak.memory", "soak::hours"),
+    _f("memory-creeps", "soak.memory", "soak::memory"),
     _f("stays-down", "recovery.comeback", "recovery::killed_child_comes_back", supervised=True),
     _f("empty-after-restart", "recovery.answers", "recovery::killed_child_comes_back", supervised=True),
     _f("stays-green", "recovery.noticed", "recovery::killed_child_is_noticed"),

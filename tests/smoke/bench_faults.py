@@ -40,6 +40,7 @@ def outcome(fault: Fault | None, planted: bool = True, supervised: bool = False)
     with MemoryWatch(s.target.memory_available, s.rec, every=0.01):
         s.start()
         s.target.s.armed = True
+        s.memo["soak from"] = "0"  # the check of its memory is also run alone
         if fault is None:
             run(s)
         else:

@@ -19,7 +19,8 @@ MUTANTS = {
     "commit-first": (
         "sglang.srt.layers.attention.hybrid_linear_attn_backend",
         "c = module.HybridLinearAttnBackend; real = c.update_mamba_state_after_mtp_verify\n"
-        "c.update_mamba_state_after_mtp_verify = lambda self, last, *a, **k: real(self, last * 0, *a, **k)",
+        "c.update_mamba_state_after_mtp_verify = lambda self, last_correct_step_indices, **k: real(\n"
+        "    self, last_correct_step_indices=last_correct_step_indices * 0, **k)",
     ),
 }
 

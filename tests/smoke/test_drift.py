@@ -1,0 +1,75 @@
+"""The trend of a noisy series, and the soak's three answers: holds, creeps, cannot be told."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from smoke.drift import trend
+from smoke.mock.state import State
+from smoke.mock.target import SUBJECT, MockServer, MockTarget
+from smoke.plugin import CHECKS, run
+from smoke.profiles import SOAK
+from smoke.record import Recorder
+from smoke.report.model import MemoryPoint
+from smoke.session import Limits, Session
+
+HOURS = 4
+
+
+def series(slope: float, noise: float, n: int = 2000) -> list[tuple[float, float]]:
+    rng = random.Random(7)
+    return [(i * HOURS / n, 64e9 + slope * i * HOURS / n + rng.gauss(0, noise)) for i in range(n)]
+
+
+def test_a_line_is_found_exactly() -> None:
+    found = trend(series(-5e6, 0))
+    assert found
+    assert found.slope == pytest.approx(-5e6, rel=1e-3)
+    assert found.margin < 1e3
+
+
+def test_noise_widens_the_margin_and_holds_the_slope() -> None:
+    found = trend(series(-80e6, 300e6))
+    assert found
+    assert abs(found.slope + 80e6) < found.margin
+    assert 1e6 < found.margin < 40e6
+
+
+def test_too_little_is_no_trend() -> None:
+    assert trend([]) is None
+    assert trend([(0, 1), (1, 2), (2, 3)]) is None
+    assert trend([(1, 1.0)] * 20) is None
+
+
+def soaked(points: list[tuple[float, float]]) -> Any:
+    """The memory check's outcome on a recorded series."""
+    server = MockServer(State(armed=True, boots=1))
+    s = Session(SUBJECT, SOAK, MockTarget(server), Recorder(), 1, Limits(poll_s=0.01), say=lambda _: None)
+    s.start()
+    s.memo["soak from"] = "0"
+    s.rec.memory = [MemoryPoint(at=h * 3600, available=int(v)) for h, v in points]
+    run(s, extra=(f"{CHECKS / 'test_soak.py'}::test_memory",))
+    s.close()
+    server.close()
+    (check,) = s.rec.checks
+    return check
+
+
+def test_memory_that_holds_in_spite_of_noise() -> None:
+    assert soaked(series(-10e6, 50e6)).outcome == "passed"
+
+
+def test_memory_that_creeps() -> None:
+    check = soaked(series(-200e6, 50e6))
+    assert (check.outcome, check.ident) == ("failed", "soak.memory")
+    assert "MB of host memory go every hour" in check.problem
+
+
+def test_memory_that_cannot_be_told_does_not_pass() -> None:
+    check = soaked(series(-40e6, 3e9))
+    assert check.outcome == "not run"
+    assert check.matters
+    assert "soak longer" in check.reason
