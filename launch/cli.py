@@ -156,7 +156,13 @@ def _register(module: str) -> None:
         importlib.import_module(module).register(app)
 
 
-for _module in ("launch.cli_serve", "launch.cli_checkpoints", "launch.cli_container", "launch.cli_doctor"):
+for _module in (
+    "launch.cli_serve",
+    "launch.cli_checkpoints",
+    "launch.cli_container",
+    "launch.cli_doctor",
+    "launch.cli_tune",
+):
     _register(_module)
 
 

@@ -48,6 +48,9 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
         bool,
         typer.Option("--force", help="Start although the memory plan does not fit; recorded in the state."),
     ] = False,
+    no_profile: Annotated[
+        bool, typer.Option("--no-profile", help="Leave out what `sparkserve tune` found on this machine.")
+    ] = False,
     print_only: Annotated[bool, typer.Option("--print", help="Print the command line and exit.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the engine's whole log.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -66,6 +69,7 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
             served_model_name=name,
             config_file=config_file,
             settings=settings or (),
+            profile=not no_profile,
         )
 
     if print_only:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from launch import machine as machines
 from launch import paths
 from launch.engine_keys import parse_settings
 from launch.errors import ConfigError, UsageError
-from launch.preset import COMPUTED, Preset, Status
+from launch.preset import COMPUTED, EngineValue, Preset, Status
 from launch.registry import Registry
 from launch.render import Command, Places, argv
 from launch.resolve import Resolved, resolve
@@ -123,9 +123,15 @@ def command_for(
     served_model_name: str | None = None,
     config_file: Path | None = None,
     settings: Sequence[str] = (),
+    profile: bool = True,
 ) -> Launch:
-    """`choose`, then the engine's command on this machine's places."""
+    """`choose`, with what `sparkserve tune` found here, then the engine's command on this machine's places.
+
+    `profile = False` leaves the machine profile out.
+    """
     resolved, notes = choose(preset, machine, settings=settings)
+    if profile:
+        resolved, notes = tuned(resolved, notes, parse_settings(settings))
     command = argv(
         resolved,
         places(),
@@ -135,6 +141,28 @@ def command_for(
         config_file=config_file,
     )
     return Launch(resolved, command, notes)
+
+
+def tuned(
+    resolved: Resolved, notes: tuple[str, ...], by_hand: Mapping[str, EngineValue]
+) -> tuple[Resolved, tuple[str, ...]]:
+    """With the machine profile's choices; what was set by hand wins. Nothing is asked where nobody has tuned."""
+    from launch.tune import profile
+
+    if not profile.folder().is_dir() or resolved.machine.name == "cpu":
+        return resolved, notes
+    key = profile.current_key(places().python)
+    if key is None or key.capability != resolved.machine.compute_capability:
+        return resolved, notes  # another class was asked for by --machine
+    preset = resolved.preset
+    used = profile.use(preset.name, preset.digest, key)
+    engine = {k: v for k, v in used.engine.items() if k not in by_hand}
+    changed = replace(
+        resolved,
+        engine=dict(sorted({**resolved.engine, **engine}.items())),
+        env=dict(sorted({**resolved.env, **used.env}.items())),
+    )
+    return changed, (*notes, used.note) if used.note else notes
 
 
 def check_places(resolved: Resolved, where: Places) -> None:

@@ -160,6 +160,11 @@ def detect() -> Machine:
     return Machine(name, gpus, memory, source)
 
 
+def detect_gpus() -> tuple[Gpu, ...]:
+    """The GPUs CUDA would see here, also those no class describes."""
+    return _gpus()[0]
+
+
 def by_name(name: str) -> MachineClass:
     """The class of that name. Raises UsageError that lists them."""
     if name not in CLASSES:
