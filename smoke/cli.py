@@ -193,6 +193,7 @@ def _target(kind: str, a: argparse.Namespace, subject: Subject) -> Target:
             raise SmokeError(
                 f"{bad[0]!r} is not understood", "write HOST:INSIDE, or NAME=VALUE", errors.USAGE
             )
+        group = _key_group(a.api_key_file) if a.api_key_file else None
         run = Run(
             a.image,
             gpu=not a.no_gpu,
@@ -202,6 +203,7 @@ def _target(kind: str, a: argparse.Namespace, subject: Subject) -> Target:
             arguments=("--machine", subject.machine) if subject.machine else (),
             environment=tuple((n, v) for n, _, v in (w.partition("=") for w in a.env)),
             key_file=a.api_key_file,
+            key_group=group,
         )
         return DockerTarget(subject.name, run, api_key=key)
     from smoke.targets.process import ProcessTarget
@@ -218,6 +220,18 @@ def _key(path: Path | None) -> str | None:
         return path.read_text().strip()
     except OSError as e:
         raise SmokeError(f"cannot read {path} ({e.strerror})", "check --api-key-file", errors.USAGE) from e
+
+
+def _key_group(path: Path) -> int | None:
+    """As `sparkserve run`: the group by which the container's user may read the key."""
+    from launch.cli_container import key_group
+    from launch.errors import ConfigError
+
+    try:
+        return key_group(path)
+    except ConfigError as e:
+        problem, _, todo = str(e).rpartition("; ")
+        raise SmokeError(problem, todo, errors.CONFIG) from e
 
 
 def _deadlines(words: list[str]) -> dict[str, float]:

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.needs("life"), pytest.mark.profile("full"), pytest.mar
 
 
 def test_starts_offline(s: Session) -> None:
-    """It starts and answers with HF_HUB_OFFLINE=1"""
+    """It starts and answers without network (a container has none; a process is told HF_HUB_OFFLINE=1)"""
     problem = s.memo.pop("offline", None)  # what the second boot, made offline, came to
     if problem is None:
         problem = ""
@@ -28,5 +28,15 @@ def test_starts_offline(s: Session) -> None:
         f"the offline start failed: {problem}",
         "pull by revision leaves no refs/main: pin target and draft revision (sparkserve pull, then serve)",
     )
+    if (
+        network := s.target.network()
+    ) is not None:  # a process shares the host's, and is only told to stay offline
+        s.rec.note(f"offline boot: the container's network is {network}")
+        expect(
+            "offline.cut",
+            network.startswith("lo only"),
+            f"the offline boot still had a network: {network}",
+            "the boot proves nothing then: run it in a container with network none",
+        )
     made = s.engine.generate("The", 5).made
     expect("offline.tokens", made == 5, f"asked for 5 tokens, got {made}", "read the offline start's log")

@@ -142,6 +142,7 @@ _TABLE = (
     _f("compiles-silently", "boot2.files", "second_boot::compiles_nothing"),
     _f("other-after-restart", "boot2.same", "second_boot::compiles_nothing"),
     _f("offline-fails", "offline.start", "offline_boot::starts_offline"),
+    _f("offline-leaks", "offline.cut", "offline_boot::starts_offline"),
     _f("offline-silent", "offline.tokens", "offline_boot::starts_offline"),
     _f("control-differs", "control.tokens", "control_arm::control_arm"),
     _f("state-dropped", "control.logprobs", "control_arm::control_arm"),

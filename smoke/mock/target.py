@@ -113,6 +113,9 @@ class MockTarget:
     def kernels(self) -> dict[str, float] | None:
         return {"/cache/a.so": float(self.s.boots if "compiles-silently" in self.s.faults else 1)}
 
+    def network(self) -> str | None:
+        return "eth0; a connection outwards came about" if self.s.has("offline-leaks") else "lo only"
+
     def identity(self) -> Identity:
         return Identity("mock:1", "sha256:" + "d" * 64, {}, ("mock",))
 

@@ -12,6 +12,7 @@ from launch import container
 from smoke.errors import CONFIG, ENGINE, SmokeError
 from smoke.targets.base import Boot, Identity, NotRun, read_meminfo
 from smoke.targets.process import free_port
+from smoke.targets.tunnel import PROBE, Tunnel
 from smoke.wait import Life
 
 LABEL = "io.sparkserve.smoke"
@@ -34,6 +35,7 @@ class Run:
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     key_file: Path | None = None
+    key_group: int | None = None  # by which the container's user reads the key file
 
 
 def options(preset: str, run: Run, port: int, boot: Boot) -> dict[str, Any]:
@@ -46,10 +48,11 @@ def options(preset: str, run: Run, port: int, boot: Boot) -> dict[str, Any]:
         port=port,
         hub=run.hub,
         key_file=run.key_file.resolve() if run.key_file else None,
+        key_group=run.key_group,
         # --verbose: the engine's own log goes to the container's, where the checks read it.
         arguments=("--verbose", *run.arguments),
         environment=(*run.environment, *offline),
-        network=run.network,
+        network="none" if boot.offline else run.network,
     )
     found = container.sdk_options(spec)
     found["name"] = f"{spec.name}-smoke-{port}"  # beside a server of the same preset
@@ -72,11 +75,12 @@ class DockerTarget:
         self.preset, self.run, self.api_key = preset, run, api_key
         self.client = client or _connect()
         self.container: Any = None
+        self.tunnel: Tunnel | None = None
         self.port = container.PORT if run.network == "host" else free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def start(self, boot: Boot) -> None:
-        """An offline boot is told so by HF_HUB_OFFLINE: without any network its published port would close too."""
+        """An offline boot has no network at all; its port is reached through `docker exec`."""
         import docker.errors
 
         self.stop()
@@ -93,6 +97,8 @@ class DockerTarget:
                 else "mend that"
             )
             raise SmokeError(f"docker did not start {self.run.image}: {why}", todo, ENGINE) from e
+        if boot.offline:
+            self.tunnel = Tunnel(self.container, self.port, container.PORT)
 
     def life(self) -> Life:
         if self.container is None:
@@ -119,6 +125,9 @@ class DockerTarget:
         return ""
 
     def stop(self) -> None:
+        if self.tunnel is not None:
+            self.tunnel.close()
+            self.tunnel = None
         if self.container is not None:
             with contextlib.suppress(Exception):
                 self.container.stop(timeout=container.STOP_GRACE_S)
@@ -151,6 +160,11 @@ class DockerTarget:
             return None
         lines = result.output.decode(errors="replace").splitlines()
         return {p: float(t) for t, _, p in (ln.partition(" ") for ln in lines) if p}
+
+    def network(self) -> str | None:
+        """`lo only; Network is unreachable` where there is none."""
+        result = self.container.exec_run(["python", "-c", PROBE])
+        return None if result.exit_code else result.output.decode(errors="replace").strip()
 
     def identity(self) -> Identity:
         import docker.errors

@@ -187,6 +187,9 @@ class ProcessTarget:
                         out[str(p)] = p.stat().st_mtime
         return out
 
+    def network(self) -> str | None:
+        return None  # it shares the host's
+
     def identity(self) -> Identity:
         return Identity(command=tuple(self.argv))
 

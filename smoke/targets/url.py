@@ -38,6 +38,9 @@ class UrlTarget:
     def kernels(self) -> dict[str, float] | None:
         return None
 
+    def network(self) -> str | None:
+        return None  # it shares the host's
+
     def identity(self) -> Identity:
         return Identity()
 

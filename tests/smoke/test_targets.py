@@ -200,11 +200,15 @@ def test_docker_without_a_gpu_and_the_other_boots() -> None:
     assert client.options["command"] == ["plain", "--verbose"]
     t.start(Boot(offline=True))
     assert client.options["environment"]["HF_HUB_OFFLINE"] == "1"
-    assert client.container.calls.count("remove") == 2  # each start replaces the last one
+    assert client.options["network_mode"] == "none"
+    assert "ports" not in client.options
+    t.stop()
+    assert client.container.calls.count("remove") == 3  # each start replaces the last one
 
 
 def test_docker_on_the_hosts_network_and_with_a_key(tmp_path: Path) -> None:
-    t, client = started(RUNNING, network="host", key_file=tmp_path / "key")
+    t, client = started(RUNNING, network="host", key_file=tmp_path / "key", key_group=1234)
+    assert client.options["group_add"] == ["1234"]
     assert t.url == "http://127.0.0.1:30000"
     assert "ports" not in client.options
     assert client.options["network_mode"] == "host"
