@@ -10,6 +10,28 @@ from pathlib import Path
 
 # name -> (module, what is done to it once it is loaded)
 MUTANTS = {
+    # A loader that unpacks the head to BF16 and says nothing: the answers stay right.
+    "head-unpacked": (
+        "sglang.srt.model_executor.model_runner",
+        """
+import torch
+from sglang.srt.layers.quantization.unquant import UnquantizedEmbeddingMethod
+real = module.load_model_with_memory_saver
+
+def load(*a, **k):
+    loaded = real(*a, **k)
+    head = getattr(loaded.model, "lm_head", None)
+    if not k.get("is_draft_worker") and hasattr(head, "_cpu_ref_weight"):  # smoke/cpu_engine keeps the dense weight beside it
+        dense = head._cpu_ref_weight.to(torch.bfloat16)
+        for name in [n for n, _ in head.named_parameters()]:
+            delattr(head, name)
+        head.weight = torch.nn.Parameter(dense, requires_grad=False)
+        head.quant_method = UnquantizedEmbeddingMethod()
+    return loaded
+
+module.load_model_with_memory_saver = load
+""",
+    ),
     # A DFLASH step that leaves the recurrent state as it was before the accepted block.
     "commit-dropped": (
         "sglang.srt.layers.attention.hybrid_linear_attn_backend",

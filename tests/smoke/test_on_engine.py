@@ -27,6 +27,13 @@ def bounded() -> bool:
     return all(hasattr(Manager, n) for n in names)
 
 
+def tells_its_head() -> bool:
+    """Whether the engine under test carries P27."""
+    from sglang.srt.layers import vocab_parallel_embedding
+
+    return hasattr(vocab_parallel_embedding, "describe_lm_head")
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any], str]:
     """(exit code, report, output) of one quick run."""
@@ -58,6 +65,7 @@ def test_it_ran_on_the_real_engine(run: tuple[int, dict[str, Any], str]) -> None
     assert report["bound"]["hardware"].startswith("CPU reference engine")
     assert report["bound"]["preset"] == PRESET
     assert report["engine"]["algorithm"] == "DFLASH"
+    assert report["engine"]["log"]["head_dtype"] == ("uint8" if tells_its_head() else None)
     assert {a["family"]: a["length"] for a in report["acceptance"]} == dict.fromkeys(
         ("prose", "code", "json", "chat"), 8.0
     )
