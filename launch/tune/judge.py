@@ -103,7 +103,7 @@ def judge(
             continue
         best, gain, why = today, 1.0, "nothing else was measured whole"
         for name, cost in costs.items():
-            if name == today.name or cost is None:
+            if name == today.name or cost is None or not by_name[name].eligible:
                 continue
             ratio = math.exp(statistics.fmean(math.log(base[m][0] / cost[m][0]) for m in base))
             noise = max(MARGIN, *(base[m][1] + cost[m][1] for m in base))
@@ -144,7 +144,7 @@ def settings(verdicts: Sequence[Verdict]) -> tuple[dict[str, Any], dict[str, str
             continue
         if v.role == "fp4":
             if v.chosen.option != v.today.option:
-                engine["fp4_gemm_runner_backend"] = v.chosen.option
+                engine["fp4_gemm_backend"] = v.chosen.option
             if v.chosen.autotune != v.today.autotune:
                 engine["disable_flashinfer_autotune"] = not v.chosen.autotune
         env |= v.chosen.env

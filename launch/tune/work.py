@@ -31,12 +31,16 @@ FP8_ENV: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One choice of one role. `env` is set for its process, and for the server when it wins."""
+    """One choice of one role. `env` is set for its process, and for the server when it wins.
+
+    One that is not `eligible` is measured and shown, never chosen.
+    """
 
     role: str
     option: str
     autotune: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    eligible: bool = True
 
     @property
     def name(self) -> str:
@@ -83,13 +87,15 @@ def candidates(resolved: Resolved, capability: str, gemms: Sequence[Gemm]) -> tu
     out = []
     if present & set(FORMATS["fp4"]):
         options = FP4.get(capability, ("marlin",))
-        today = str(resolved.engine.get("fp4_gemm_runner_backend", "auto"))
+        today = str(resolved.engine.get("fp4_gemm_backend", "auto"))
         if today not in options:
             # `auto` as P11 resolves it.
             today = "flashinfer_b12x" if capability == "12.0" else options[0]
         for option in (today, *(o for o in options if o != today)):
             modes = (tuned, not tuned) if option in TUNABLE else (False,)
-            out += [Candidate("fp4", option, mode) for mode in modes]
+            # Turned off on unified memory because its second phase has frozen machines: speed does not undo that.
+            safe = tuned or not resolved.machine.unified
+            out += [Candidate("fp4", option, mode, eligible=safe or not mode) for mode in modes]
     if "fp8" in present:
         out += [Candidate("fp8", o, env=FP8_ENV[o]) for o in ("engine", "marlin")]
         if capability == "12.1":
