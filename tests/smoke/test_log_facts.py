@@ -38,6 +38,7 @@ def test_0_5_23_dflash2() -> None:
     assert (f.pool_tokens, f.running_limit, f.context_length) == (827041, 8, 262144)
     assert f.model_class == "Qwen3_5ForConditionalGeneration"
     assert f.quantization == "quant=modelopt_mixed, quant_algo=MIXED_PRECISION"
+    assert (f.head_method, f.head_dtype, f.head_bytes) == ("ModelOptFp4LinearMethod", "uint8", 715161612)
     assert (f.decodes[0].running, f.decodes[0].accept_length, f.decodes[0].graph) == (1, 4.73, True)
     assert f.decodes[0].throughput == 61.2
     assert (f.ready, f.tracebacks) == (1, 0)

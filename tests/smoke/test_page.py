@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import matplotlib.image
@@ -14,6 +16,7 @@ import pytest
 
 from smoke.mock.state import State
 from smoke.mock.target import MockServer, MockTarget
+from smoke.report.plots import _SERIES
 from smoke.report.write import html
 from tests.smoke.test_report import report
 
@@ -31,7 +34,9 @@ PROBE = """<script>addEventListener("load", () => {
   const wide = [...document.querySelectorAll("main *")].filter(e => !e.closest(".scroll, pre, svg") &&
     e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + "." + e.className);
   const plots = [...document.querySelectorAll("figure svg")].map(s => s.getBoundingClientRect().width);
-  document.title = JSON.stringify({scroll: document.documentElement.scrollWidth, inner: innerWidth, wide, plots});
+  const boxes = [...document.querySelectorAll("figure svg")].map(s => {
+    const r = s.getBoundingClientRect(); return [r.x, r.y, r.width, r.height].map(Math.round) });
+  document.title = JSON.stringify({boxes, scroll: document.documentElement.scrollWidth, inner: innerWidth, wide, plots});
 })</script>"""
 
 
@@ -76,10 +81,7 @@ def test_nothing_overflows(page: Path, tmp_path: Path, width: int) -> None:
                   "--allow-file-access-from-files")  # fmt: skip
     found = re.search(r"<title>(.*?)</title>", dom)
     assert found, dom[:300]
-    import html as html_module
-    import json
-
-    seen = json.loads(html_module.unescape(found[1]))
+    seen = json.loads(unescape(found[1]))
     assert seen["inner"] == width
     assert seen["scroll"] <= width
     assert seen["wide"] == []
@@ -87,12 +89,39 @@ def test_nothing_overflows(page: Path, tmp_path: Path, width: int) -> None:
     assert all(200 < w <= width for w in seen["plots"])
 
 
-def test_light_and_dark(page: Path, tmp_path: Path) -> None:
+def boxes(page: Path, tmp: Path, width: int) -> list[tuple[int, int, int, int]]:
+    """x, y, width, height of every plot, in pixels of a screenshot of that width."""
+    dom = browser(page, tmp, "--dump-dom", f"--window-size={width},3200", "--virtual-time-budget=4000")
+    found = re.search(r"<title>(.*?)</title>", dom)
+    assert found, dom[:300]
+    return [(b[0], b[1], b[2], b[3]) for b in json.loads(unescape(found[1]))["boxes"]]
+
+
+def coloured(image: np.ndarray) -> float:
+    """Share of pixels that have a colour of their own: data has, axes and words are grey."""
+    return float(((image.max(axis=-1) - image.min(axis=-1)) > 0.25).mean())
+
+
+def test_no_plot_is_blank_in_light_or_dark(page: Path, tmp_path: Path) -> None:
     light, dark = (shot(page, tmp_path, scheme, 900) for scheme in ("light", "dark"))
     assert light.mean() > 0.8
     assert dark.mean() < 0.3
+    places = boxes(page, tmp_path, 900)
+    assert len(places) == 6
     for image in (light, dark):
-        # Text and plots stand out from the page: enough pixels far from its background.
         background = image[5, 5]
-        ink = (np.abs(image - background).max(axis=-1) > 0.4).mean()
-        assert ink > 0.01
+        # Words stand out from the page: enough pixels far from its background.
+        assert (np.abs(image - background).max(axis=-1) > 0.4).mean() > 0.01
+        for x, y, w, h in places:
+            assert y + h < image.shape[0], "the window is too low to show every plot"
+            assert coloured(image[y : y + h, x : x + w]) > 0.001
+
+
+def test_a_plot_without_its_data_would_be_called_blank(page: Path, tmp_path: Path) -> None:
+    """The measure itself: the same page with its series in grey."""
+    grey = tmp_path / "grey.html"
+    grey.write_text(re.sub("|".join(_SERIES), "#808080", page.read_text()))
+    image = shot(grey, tmp_path, "light", 900)
+    assert [coloured(image[y : y + h, x : x + w]) > 0.001 for x, y, w, h in boxes(grey, tmp_path, 900)] == [
+        False
+    ] * 6
