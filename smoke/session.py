@@ -50,6 +50,9 @@ class Session:
     memo: dict[str, str] = field(
         default_factory=dict
     )  # answers of one boot that a later one is compared with
+    own_memory: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # (hour, bytes) of the engine during a soak
     logs: dict[str, str] = field(default_factory=dict)  # boot name -> the engine's log of that boot
     _boot_name: str = ""
     _engine: Engine | None = None

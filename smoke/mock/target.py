@@ -123,6 +123,9 @@ class MockTarget:
         self.memory += 1
         return 64 * 2**30 - (self.memory * 2**26 if "memory-creeps" in self.s.faults else 0)
 
+    def memory_used(self) -> int | None:
+        return 8 * 2**30 + (self.memory * 2**26 if "memory-creeps" in self.s.faults else 0)
+
     def host_path(self, path: str) -> str:
         return path
 

@@ -196,6 +196,14 @@ class ProcessTarget:
     def memory_available(self) -> int | None:
         return read_meminfo()
 
+    def memory_used(self) -> int | None:
+        """Resident bytes of the whole family; pages it shares count once for each."""
+        total = 0
+        for p in _family(self.proc.pid) if self.proc else ():
+            with contextlib.suppress(psutil.Error):
+                total += p.memory_info().rss
+        return total or None
+
     def tidy(self, *, keep: bool) -> str | None:
         """Remove the logs' folder, or say where it is kept."""
         if not self.own_dir:

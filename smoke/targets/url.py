@@ -47,6 +47,9 @@ class UrlTarget:
     def memory_available(self) -> int | None:
         return None  # the server may be on another machine
 
+    def memory_used(self) -> int | None:
+        return None
+
     def host_path(self, path: str) -> str:
         return path
 

@@ -44,13 +44,14 @@ def test_too_little_is_no_trend() -> None:
     assert trend([(1, 1.0)] * 20) is None
 
 
-def soaked(points: list[tuple[float, float]]) -> Any:
-    """The memory check's outcome on a recorded series."""
+def soaked(points: list[tuple[float, float]], own: float | None = None) -> Any:
+    """The memory check's outcome on a recorded series; `own`: by how many bytes an hour the engine itself grows."""
     server = MockServer(State(armed=True, boots=1))
     s = Session(SUBJECT, SOAK, MockTarget(server), Recorder(), 1, Limits(poll_s=0.01), say=lambda _: None)
     s.start()
     s.memo["soak from"] = "0"
     s.rec.memory = [MemoryPoint(at=h * 3600, available=int(v)) for h, v in points]
+    s.own_memory = [] if own is None else [(h, 8e9 - v + 64e9) for h, v in series(-own, 1e6, 200)]
     run(s, extra=(f"{CHECKS / 'test_soak.py'}::test_memory",))
     s.close()
     server.close()
@@ -65,7 +66,19 @@ def test_memory_that_holds_in_spite_of_noise() -> None:
 def test_memory_that_creeps() -> None:
     check = soaked(series(-200e6, 50e6))
     assert (check.outcome, check.ident) == ("failed", "soak.memory")
-    assert "MB of host memory go every hour" in check.problem
+    assert "host memory -2" in check.problem
+
+
+def test_the_engine_s_own_growth_is_its_own() -> None:
+    check = soaked(series(-10e6, 50e6), own=300e6)
+    assert (check.outcome, check.ident) == ("failed", "soak.memory")
+    assert "the engine's own +300 MB" in check.problem
+
+
+def test_a_neighbour_s_growth_is_not_the_engine_s_and_lets_nothing_pass() -> None:
+    check = soaked(series(-5e9, 50e6), own=0.0)
+    assert (check.outcome, check.matters) == ("not run", True)
+    assert "a machine of its own" in check.reason
 
 
 def test_memory_that_cannot_be_told_does_not_pass() -> None:
