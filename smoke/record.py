@@ -7,6 +7,7 @@ import datetime
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from smoke import hardware
@@ -205,10 +206,21 @@ def _plain(facts: EngineFacts | None) -> dict[str, Any]:
         return {}
     d = dataclasses.asdict(facts)
     log = d.pop("log", None)
+    d |= {k: _portable(v) for k, v in d.items() if isinstance(v, str)}
     d["memory"] = dict(d.get("memory") or {})
     if log:
         log["decodes"] = log["decodes"][-20:]
     return d | {"log": log}
+
+
+def _portable(text: str) -> str:
+    """A report is read elsewhere: the folders of this machine's fixtures and user are named, not spelt out."""
+    from launch.paths import fixtures_dir
+
+    for path, name in ((str(fixtures_dir()), "$SPARKSERVE_FIXTURES"), (str(Path.home()), "~")):
+        if text == path or text.startswith(path + "/"):
+            return name + text[len(path) :]
+    return text
 
 
 def _r(x: float | None) -> float | None:

@@ -200,3 +200,14 @@ def test_report_commands(target: MockTarget, tmp_path: Path, capsys: pytest.Capt
 
 def test_workload_names() -> None:
     assert Load(1000, 128, 4).slug == "1000-128-x4"
+
+
+def test_a_report_spells_out_no_folder_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from smoke.record import _portable
+
+    monkeypatch.setenv("SPARKSERVE_FIXTURES", "/somewhere/fx")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert _portable("/somewhere/fx/qwen38-w4a4") == "$SPARKSERVE_FIXTURES/qwen38-w4a4"
+    assert _portable("/home/me/models/x") == "~/models/x"
+    assert _portable("/home/mela/x") == "/home/mela/x"
+    assert _portable("flashinfer") == "flashinfer"
