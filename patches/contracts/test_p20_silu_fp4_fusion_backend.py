@@ -100,7 +100,7 @@ def test_awq_down_proj_keeps_its_input_scale(fp4_backend, monkeypatch):
 @pytest.mark.parametrize(
     ("capability", "flag", "backend"),
     [
-        ((12, 0), "auto", "flashinfer_cutlass"),
+        ((12, 0), "flashinfer_cutlass", "flashinfer_cutlass"),
         ((12, 1), "auto", "flashinfer_cutlass"),
         ((10, 0), "auto", "flashinfer_cutedsl"),
         ((12, 1), "flashinfer_cudnn", "flashinfer_cudnn"),
