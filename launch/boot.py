@@ -57,6 +57,13 @@ _ECHO = re.compile(
 )
 
 
+# Texts of SGLang 0.5.23 and FlashInfer 0.7.2, the latter with the name that launch/hook adds.
+REFUSED = re.compile(
+    r"JIT module '(?P<sglang>[^']+)' has no usable cached build"
+    r"|JIT compilation is disabled via FLASHINFER_DISABLE_JIT(?:[^\n]*Module: (?P<flashinfer>\S+))?"
+)
+
+
 def cause(lines: list[str]) -> str | None:
     """The engine's own error in a log, or None.
 
@@ -64,6 +71,10 @@ def cause(lines: list[str]) -> str | None:
     exception that is not a mere echo of another process's death. Chained exceptions are printed innermost first,
     so the last of a chain is taken.
     """
+    refused = REFUSED.search("\n".join(lines))
+    if refused is not None:
+        name = refused["sglang"] or refused["flashinfer"] or "a module"
+        return f"{name} is neither prebuilt nor cached, and SPARK_NO_COMPILE forbids to compile it"
     start = next((i for i, line in enumerate(lines) if "hit an exception" in line), None)
     if start is not None:
         return _first_error(lines[start:]) or _last_error(lines[:start])

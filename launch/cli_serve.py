@@ -128,6 +128,7 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
                     boot_timeout_s=boot_timeout,
                     echo=verbose,
                     phase_file=Path(phase) if (phase := os.environ.get("SPARKSERVE_PHASE_FILE")) else None,
+                    host_share=host_share(started.resolved),
                     on_ready=on_ready,
                 ),
             )
@@ -163,6 +164,12 @@ def verify_start(resolved: Resolved, reservation: Reservation, host: str, port: 
             f"{resolved.slug} came up smaller than planned: {'; '.join(errors)}; "
             f"see `sparkserve plan {resolved.preset.name}` (--force serves it all the same)"
         )
+
+
+def host_share(resolved: Resolved) -> float:
+    """What the engine leaves of the host's memory: on unified memory its static share is taken from the same pool."""
+    fraction = resolved.engine.get("mem_fraction_static")
+    return 1.0 - float(fraction) if resolved.machine.unified and isinstance(fraction, (int, float)) else 1.0
 
 
 def local_url(host: str, port: int) -> str:

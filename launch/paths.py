@@ -38,6 +38,11 @@ def cpu_engine_dir() -> Path:
     return _from_env("SPARKSERVE_CPU_ENGINE", repo_root() / "smoke" / "cpu_engine" / "shadow")
 
 
+def hook_dir() -> Path:
+    """Goes on the engine's PYTHONPATH to record, or to name, what it would compile."""
+    return Path(__file__).resolve().parent / "hook"
+
+
 def cache_dir() -> Path:
     base = _from_env("XDG_CACHE_HOME", Path.home() / ".cache")
     return _from_env("SPARKSERVE_CACHE", base / "sparkserve")

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from launch import boot
+from launch import boot, compiling, paths
 from launch.errors import CannotWrite, ConfigError, EngineFailed, Interrupted, UsageError
 from launch.render import Command
 
@@ -48,6 +48,9 @@ class Options:
     boot_timeout_s: float = 3600.0
     echo: bool = False
     phase_file: Path | None = None
+    host_share: float = (
+        1.0  # of the host's free memory, what the engine leaves (less than 1 on unified memory)
+    )
     say: Say = field(default=lambda text: print(text, file=sys.stderr, flush=True))
     on_ready: Callable[[float], None] = field(default=lambda _seconds: None)
 
@@ -116,6 +119,12 @@ def run(command: Command, options: Options, inherited: Mapping[str, str] | None 
     env = command.environment(os.environ if inherited is None else inherited)
     # Python buffers a pipe in blocks; progress and last words would come late or never.
     env["PYTHONUNBUFFERED"] = "1"
+    env |= compiling.environment(
+        env,
+        available_bytes=_available_bytes() * options.host_share,
+        cpus=len(os.sched_getaffinity(0)),
+        hook=str(paths.hook_dir()),
+    )
     with _log_file(options.log_file) as log, _Stop() as stop:
         try:
             child = subprocess.Popen(
@@ -136,6 +145,15 @@ def run(command: Command, options: Options, inherited: Mapping[str, str] | None 
             # A second Ctrl-C means now.
             end_group(child, hurry=lambda: stop.count > 1)
             pump.join()
+
+
+def _available_bytes() -> int:
+    """MemAvailable; nothing when it cannot be read, so that one compiler runs at a time."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _watch(child: subprocess.Popen[bytes], pump: _Pump, options: Options, stop: _Stop) -> int:

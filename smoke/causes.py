@@ -69,7 +69,9 @@ _LOG: tuple[_Rule, ...] = (
         CONFIG,
     ),
     _r(
-        r"SGLANG_CRASH_ON_JIT_COMPILE forbids|JIT compilation is disabled via FLASHINFER_DISABLE_JIT",
+        r"JIT module '[^']+' has no usable cached build|build configuration\. Module: \S+|"
+        r"JIT compilation is disabled via FLASHINFER_DISABLE_JIT(?![^\n]*Module: )|"
+        r"\S+ is neither prebuilt nor cached, and SPARK_NO_COMPILE|SGLANG_CRASH_ON_JIT_COMPILE forbids",
         "a kernel is missing from the prebuilt caches and compiling is forbidden",
         "rebuild the kernel cache for this GPU architecture, or allow one compiling boot",
     ),

@@ -110,6 +110,17 @@ def sbom(python: list[dict[str, Any]], deb: list[dict[str, str]]) -> dict[str, A
     }
 
 
+def kernels(folder: Path = Path("/opt/sparkserve-kernels")) -> Any:
+    """The prebuilt modules with the architectures whose machine code each holds; nothing in an image without any."""
+    try:
+        made = json.loads((folder / "kernels.json").read_text())
+    except FileNotFoundError:
+        return None
+    named = ("kind", "name", "cubins", "sha256", "bytes")
+    rows = [{k: m[k] for k in named if k in m} for m in made["modules"]]
+    return {"arch": made["arch"], "built": made["built"], "listed": made["listed"], "modules": rows}
+
+
 def write(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
     path.chmod(0o644)
@@ -145,6 +156,7 @@ def main() -> None:
         "locks": {p.name: sha256(p) for p in sorted(a.locks.glob(f"*-cp313-{ARCH}.txt"))},
         "counts": {"python": len(python), "debian": len(deb)},
         "proprietary": [f"{p['name']} {p['version']}" for p in python if PROPRIETARY.search(p["licence"])],
+        "kernels": kernels(),
         "licence_not_stated": [p["name"] for p in python if not p["licence"]],
     }
     write(a.out / "manifest.json", manifest)

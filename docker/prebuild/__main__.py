@@ -61,7 +61,7 @@ def build(a: argparse.Namespace) -> int:
             _seed(b.jit, a.out / "jit")
             _jit_inventory(a.out / "jit", rows, kernels, a)
         bad = [r for r in rows if "error" in r or "left" in r]
-    done = [r for r in rows if r not in bad]
+    done = [r for r in rows if r not in bad and r["kind"] != "object"]
     record = {
         "schema": 1,
         "arch": a.arch,
@@ -69,7 +69,7 @@ def build(a: argparse.Namespace) -> int:
         "built": len(done),
         "listed": len(modules),
         "seconds": round(time.monotonic() - t0, 1),
-        "bytes": sum(r.get("bytes", 0) for r in done),
+        "bytes": sum(r.get("bytes", 0) for r in rows if r not in bad),
         "modules": sorted(rows, key=lambda r: (r["kind"], r["name"])),
     }
     if a.out:

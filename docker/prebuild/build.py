@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import resource
@@ -192,7 +193,7 @@ def line(row: dict[str, Any]) -> str:
 
 def site() -> Path:
     """The FlashInfer package's folder."""
-    spec = importlib.util.find_spec("flashinfer")  # type: ignore[attr-defined]
+    spec = importlib.util.find_spec("flashinfer")
     if spec is None or not spec.origin:
         sys.exit("prebuild: flashinfer is not installed here")
     return Path(spec.origin).parent

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 RUN = Path(os.environ.get("SPARK_RUN", "/run/spark"))
 CACHE = Path(os.environ.get("SPARK_CACHE", "/cache"))
 MANIFEST = Path("/etc/sparkserve/manifest.json")
+SEED = Path("/opt/sparkserve-kernels/jit")
 HERE = Path(__file__).resolve().parent
 PYTHON = sys.executable if sys.prefix != sys.base_prefix else "/opt/venv/bin/python"
 PORT = "30000"
@@ -68,6 +70,16 @@ def capability() -> str:
     return "sm" + first.replace(".", "") if first.replace(".", "").isdigit() else ""
 
 
+def seed(source: Path, target: Path) -> None:
+    """Put SGLang's prebuilt objects where its cache has none. A leaf (`deps-*`) is there whole or not at all."""
+    for leaf in source.glob("*/*/*/deps-*"):
+        there = target / leaf.relative_to(source)
+        if not there.exists():
+            tmp = there.with_name(f".{there.name}.{os.getpid()}")
+            shutil.copytree(leaf, tmp, copy_function=shutil.copyfile)
+            tmp.rename(there)
+
+
 def prepare_cache() -> dict[str, str]:
     """Make the keyed cache folder; the environment that points every compiler at it. OSError when it cannot be written."""
     manifest = MANIFEST.read_bytes() if MANIFEST.exists() else b""
@@ -81,6 +93,7 @@ def prepare_cache() -> dict[str, str]:
         raise OSError(e.errno, e.strerror, str(home)) from e
     finally:
         probe.unlink(missing_ok=True)
+    seed(SEED, home / "jit")
     (home / "used").write_text(f"{time.time():.0f}\n")
     return {
         "SGLANG_CACHE_DIR": str(home / "sglang"),

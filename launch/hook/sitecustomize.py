@@ -1,5 +1,6 @@
 """Put this folder first on the engine's PYTHONPATH. SPARK_RECORD=DIR: write down every compiled module that the boot asks for.
-SPARK_NO_COMPILE=1: let FlashInfer's refusal to compile name the module, which it holds but does not print.
+SPARK_NO_COMPILE=1: let FlashInfer's refusal to compile name the module, which it holds but does not print; and let it take a
+module from its cache when ninja finds nothing to do, which is not compiling but which FLASHINFER_DISABLE_JIT refuses too.
 
 The loaders of the engine are wrapped when they are imported: FlashInfer's `build_and_load` (nvcc and CuTe-DSL) and SGLang's
 `load_jit`. One JSON line per request goes to DIR/<pid>.jsonl. Nothing is changed in what they do.
@@ -13,6 +14,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
@@ -61,6 +63,19 @@ def generator_call() -> dict[str, Any]:
     return found
 
 
+def up_to_date(spec: Any) -> bool:
+    """Whether ninja would have nothing to do for this module of FlashInfer's cache."""
+    if not spec.jit_library_path.exists():
+        return False
+    spec.write_ninja()
+    argv = ["ninja", "-n", "-C", str(spec.build_dir.resolve()), "-f", str(spec.ninja_path.resolve())]
+    try:
+        said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return False
+    return "no work to do" in said
+
+
 def flashinfer(module: Any) -> None:
     if NAME_REFUSED:
         missing = module.MissingJITCacheError.__init__
@@ -69,6 +84,12 @@ def flashinfer(module: Any) -> None:
             missing(self, f"{message} Module: {getattr(spec, 'name', 'unknown')}", spec)
 
         module.MissingJITCacheError.__init__ = named
+        try_load = module.JitSpecNvcc.try_load
+
+        def cached(self: Any) -> Any:
+            return try_load(self) or (self.load() if up_to_date(self) else None)
+
+        module.JitSpecNvcc.try_load = cached
     if not FOLDER:
         return
     register = module.JitSpecRegistry.register

@@ -16,13 +16,13 @@ def _second_boot(s: Session) -> None:
     """To a process, offline is only a word in its environment: one boot then serves this group and the offline one."""
     if s.target.kind == "process":
         try:
-            s.start(Boot(offline=True), "second boot, offline")
+            s.start(Boot(offline=True, no_compile=True), "second boot, offline")
         except SmokeError as e:
             s.memo["offline"] = e.problem
         else:
             s.memo["offline"] = ""
             return
-    s.start(name="second boot")
+    s.start(Boot(no_compile=True), "second boot")
 
 
 def test_compiles_nothing(s: Session) -> None:

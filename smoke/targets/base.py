@@ -10,10 +10,12 @@ from smoke.wait import Life
 
 @dataclass(frozen=True)
 class Boot:
-    """How to start: `control` names the preset of the arm without a draft, `offline` forbids the network."""
+    """How to start: `control` names the preset of the arm without a draft, `offline` forbids the network,
+    `no_compile` any compiler."""
 
     control: str | None = None
     offline: bool = False
+    no_compile: bool = False
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Run:
 def options(preset: str, run: Run, port: int, boot: Boot) -> dict[str, Any]:
     """Keyword arguments of containers.run: those of `sparkserve run`, and what the suite adds."""
     offline = (("HF_HUB_OFFLINE", "1"),) if boot.offline else ()
+    frozen = (("SPARK_NO_COMPILE", "1"),) if boot.no_compile else ()
     spec = container.Spec(
         boot.control or preset,
         run.image,
@@ -51,7 +52,7 @@ def options(preset: str, run: Run, port: int, boot: Boot) -> dict[str, Any]:
         key_group=run.key_group,
         # --verbose: the engine's own log goes to the container's, where the checks read it.
         arguments=("--verbose", *run.arguments),
-        environment=(*run.environment, *offline),
+        environment=(*run.environment, *offline, *frozen),
         network="none" if boot.offline else run.network,
     )
     found = container.sdk_options(spec)

@@ -57,6 +57,8 @@ def sparkserve(start: Start) -> tuple[list[str], dict[str, str]]:
     env = {"PYTHONPATH": os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)}
     if start.boot.offline:
         env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    if start.boot.no_compile:
+        env["SPARK_NO_COMPILE"] = "1"
     return argv, env
 
 
