@@ -16,31 +16,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from launch.commandline import computed, places
-from launch.errors import ConfigError, SparkError, UsageError
+from launch.bandwidth import bandwidth
+from launch.commandline import computed
+from launch.errors import SparkError, UsageError
 from launch.gemms import gemms_of
-from launch.planfacts import plan_facts, table
+from launch.planfacts import plan_facts
 from launch.registry import Registry
 from launch.resolve import Resolved, resolve
 from launch.roofline import Step, step
-from launch.tune import profile
-
-
-def bandwidth(r: Resolved, asked: float | None) -> tuple[float, str]:
-    """(bytes/s, where it comes from). ConfigError when nobody knows."""
-    if asked is not None:
-        return asked * 1e9, "--bandwidth"
-    key = profile.current_key(places().python) if profile.folder().is_dir() else None
-    if key is not None and key.capability == r.machine.compute_capability:
-        found = profile.load(profile.path_of(key))
-        if found is not None and found.bandwidth:
-            return found.bandwidth, f"measured here by sparkserve tune ({key.gpu})"
-    machine = table("machines")[r.machine.name]
-    if "bandwidth_gbs" not in machine:
-        raise ConfigError(
-            f"{r.machine.name}: no source states its memory bandwidth; give --bandwidth GB/S or run `sparkserve tune` there"
-        )
-    return machine["bandwidth_gbs"] * 1e9, machine["bandwidth_source"]
 
 
 def text(r: Resolved, s: Step, acceptance: list[float], *, peak: float, source: str, layers: str) -> str:

@@ -15,6 +15,7 @@ from smoke.engine.facts import EngineFacts
 from smoke.errors import SmokeError
 from smoke.profiles import Profile
 from smoke.report import model as m
+from smoke.report.ceiling import with_ceilings
 from smoke.subject import Subject
 from smoke.wait import Took
 from smoke.workload.load import Result
@@ -120,6 +121,9 @@ def build(
         verdict = "not good"
     if late:
         rec.note(f"{late}: what had not ended by then was not run")
+    loads, peak = with_ceilings(rec.loads, bound.preset, bound.machine)
+    if peak is not None:
+        rec.note(f"ceilings of the workloads are for {peak}")
     return m.Report(
         verdict=verdict,
         headline=_headline(verdict, counts, bound, rec, stopped),
@@ -139,7 +143,7 @@ def build(
         checks=rec.checks,
         boots=rec.boots,
         acceptance=rec.acceptance,
-        loads=rec.loads,
+        loads=loads,
         depths=rec.depths,
         memory=rec.memory,
         notes=rec.notes,

@@ -90,6 +90,10 @@ class Load(Part):
     decode_rate: float | None
     throughput: float
     accept_length: float | None = None
+    ceiling: float | None = Field(
+        None,
+        description="tokens/s of one stream that memory bandwidth allows at this acceptance (bench/roofline.py)",
+    )
     errors: int = 0
 
 
