@@ -118,7 +118,9 @@ def write(
         temporary.replace(path)
     except OSError as e:
         temporary.unlink(missing_ok=True)
-        raise CannotWrite(f"{path}: {e.strerror or e}") from e
+        raise CannotWrite(
+            f"{path}: {e.strerror or e}; give --bundle a file in a folder that exists and is writable"
+        ) from e
 
 
 def private_names() -> list[str]:

@@ -146,7 +146,9 @@ def smoke(a: argparse.Namespace) -> int:
             interrupted, first_facts = True, s.known_facts
         finally:
             s.keep_log()
-            what = bound(subject, s.known_facts, profile, target, seed=a.seed, label=a.hardware)
+            what = bound(
+                subject, s.known_facts, profile, target, seed=a.seed, label=a.hardware, logs=s.logs.values()
+            )
             s.close()
             target.stop()
     late = s.limit.reason if s.limit.passed else None

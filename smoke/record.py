@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +176,12 @@ def bound(
     *,
     seed: int,
     label: str | None,
+    logs: Iterable[str] = (),
 ) -> m.Bound:
-    """What the report binds to. A url's hardware is unknown unless the operator says it."""
+    """What the report binds to. A url's hardware is unknown unless the operator says it.
+
+    logs: those of the run's boots; the launcher says in them what `--force` overrode (launch/admission.py).
+    """
     ours = target.kind != "url"
     names, driver = hardware.gpus() if ours else ([], None)
     on_cpu = bool(facts and facts.on_cpu)
@@ -202,7 +207,16 @@ def bound(
         seed=seed,
         profile=profile.name,  # type: ignore[arg-type]
         target_kind=target.kind,
+        forced=forced_reasons(logs) if target.has_log else None,
     )
+
+
+def forced_reasons(logs: Iterable[str]) -> list[str]:
+    """What admission said against the starts, each reason once."""
+    said = (
+        re.findall(r"^.*?admission: started by force although: (.+)$", text, re.MULTILINE) for text in logs
+    )
+    return list(dict.fromkeys(reason.strip() for reasons in said for reason in reasons))
 
 
 def _plain(facts: EngineFacts | None) -> dict[str, Any]:

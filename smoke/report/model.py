@@ -38,6 +38,10 @@ class Bound(Part):
     seed: int
     profile: Literal["quick", "full", "soak"]
     target_kind: Literal["docker", "process", "url"]
+    forced: list[str] | None = Field(
+        None,
+        description="why admission would have refused a start that --force made; empty: none forced; null: no log",
+    )
 
 
 class Check(Part):

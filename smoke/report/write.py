@@ -143,6 +143,11 @@ def _binding(r: Report) -> list[tuple[str, str]]:
         "context": e.get("context_length"),
         "versions": ", ".join(f"{k} {v}" for k, v in b.versions.items()),
         "seed": b.seed,
+        "admission": None
+        if b.forced is None
+        else f"forced: {'; '.join(b.forced)}"
+        if b.forced
+        else "not forced",
     }
     return [(k, str(v)) for k, v in rows.items() if v not in (None, "")]
 

@@ -78,7 +78,9 @@ def test_a_secret_that_survives_stops_the_bundle(tmp_path, monkeypatch):
 
 
 def test_unwritable_place(tmp_path):
-    with pytest.raises(CannotWrite):
+    with pytest.raises(
+        CannotWrite, match=r"b\.tgz: No such file or directory; give --bundle a file in a folder that exists"
+    ):
         bundle.write(tmp_path / "no" / "b.tgz", {"a": "x"}, [], [], [])
 
 

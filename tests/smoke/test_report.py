@@ -134,6 +134,29 @@ def test_a_plot_without_data_says_why(target: MockTarget) -> None:
     assert html(empty).count("Not measured:") == 6
 
 
+WHY = "needs 101.0 GiB & leaves 3.0"
+
+
+@pytest.mark.parametrize("reasons", [[WHY], []])
+def test_a_start_by_force_stands_in_report_and_page(target: MockTarget, reasons: list[str]) -> None:
+    words = "".join(f"admission: started by force although: {r}\n" for r in reasons)
+    logs = [target.log() + words, target.log() + words]  # two boots say it, the report once
+    what = bound(SUBJECT, None, FULL, target, seed=1, label=None, logs=logs)
+    r = build(recorder(), what, None, None)
+    assert json.loads(r.model_dump_json())["bound"]["forced"] == reasons
+    page = html(r)
+    assert ("Started by --force although:" in page) is bool(reasons)
+    assert page.count("needs 101.0 GiB &amp; leaves 3.0") == 2 * len(reasons)
+    assert ("<dd>not forced</dd>" in page) is (not reasons)
+
+
+def test_without_a_log_nothing_is_said_of_force(target: MockTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "has_log", False)
+    what = bound(SUBJECT, None, FULL, target, seed=1, label=None)
+    assert what.forced is None
+    assert "<dt>admission</dt>" not in html(build(recorder(), what, None, None))
+
+
 def test_memory_points_do_not_grow_without_end() -> None:
     rec = Recorder()
     for i in range(5 * MAX_POINTS):
