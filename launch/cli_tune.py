@@ -50,7 +50,7 @@ def tune(
         typer.echo(note, err=True)
     done = run.tune(
         resolved, key, gemms, items, minutes=minutes, patience=patience, again=again,
-        command=[places().python, "-m", "smoke.tuning.worker"], cwd=repo_root(),
+        command=[places().python, "-m", "launch.tune._worker"], cwd=repo_root(),
         log=state_dir() / "logs" / "tune.log", say=lambda text: typer.echo(text, err=True),
     )  # fmt: skip
     rows = judge.table(items, done.profile.records, done.profile.bandwidth)

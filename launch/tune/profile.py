@@ -1,7 +1,7 @@
-"""The machine profile: what `sparkserve tune` found, kept in the state folder, and whether it still applies.
+"""The machine profile: what `sparkserve tune` found, kept in the cache folder, and whether it still applies.
 
 It applies to one GPU model, driver, engine and image: with any of these changed it is stale, is said to be, and is not used.
-The file name is a hash of the key, so that several machines may share a state folder.
+The file name is a hash of the key, so that several machines may share a cache folder.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Used:
 
 
 def folder() -> Path:
-    return paths.state_dir() / "tune"
+    return paths.cache_dir() / "tune"
 
 
 def path_of(key: Key) -> Path:

@@ -22,7 +22,7 @@ def load(accept: float | None = 4.0, **change: object) -> Load:
 
 @pytest.fixture(autouse=True)
 def nothing_tuned_or_pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARKSERVE_STATE", str(tmp_path))
+    monkeypatch.setenv("SPARKSERVE_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""Stands in for smoke.tuning.worker: argv[1] names what it does, argv[2] a file that counts its starts."""
+"""Stands in for launch.tune._worker: argv[1] names what it does, argv[2] a file that counts its starts."""
 
 from __future__ import annotations
 

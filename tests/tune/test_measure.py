@@ -101,7 +101,7 @@ def test_a_worker_that_finds_no_gpu_ends_it_with_one_line(tmp_path: Path) -> Non
 def test_a_run_keeps_numbers_on_disk_and_tries_failures_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SPARKSERVE_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("SPARKSERVE_CACHE", str(tmp_path / "state"))
     resolved = preset()
 
     def tune(how: str) -> run.Done:

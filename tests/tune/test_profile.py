@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A saved profile for NAME on this machine, which pretends to be a GB10."""
-    monkeypatch.setenv("SPARKSERVE_STATE", str(tmp_path))
+    monkeypatch.setenv("SPARKSERVE_CACHE", str(tmp_path))
     gpu = machine.Gpu("NVIDIA GB10", "12.1", None, "580.95")
     monkeypatch.setattr(machine, "_gpus", lambda: ((gpu,), "pretended"))
     monkeypatch.setattr(profile, "packages", lambda _python: dict(KEY.packages))
@@ -117,7 +117,7 @@ def test_without_a_gpu_tune_is_one_line_and_78(tmp_path: Path) -> None:
     env = {
         "PATH": "/usr/bin:/bin",
         "CUDA_VISIBLE_DEVICES": "",
-        "SPARKSERVE_STATE": str(tmp_path),
+        "SPARKSERVE_CACHE": str(tmp_path),
         "HOME": str(tmp_path),
     }
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)

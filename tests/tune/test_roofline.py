@@ -74,7 +74,7 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_gives_bytes_and_ceilings(tmp_path: Path) -> None:
-    done = run(NAME, "--machine", "gb10-128", "--json", "--acceptance", "4", SPARKSERVE_STATE=str(tmp_path))
+    done = run(NAME, "--machine", "gb10-128", "--json", "--acceptance", "4", SPARKSERVE_CACHE=str(tmp_path))
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     total = data["bytes"]["total"]
@@ -92,7 +92,7 @@ def test_the_command_gives_bytes_and_ceilings(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_known_is_one_line(tmp_path: Path, args: list[str], code: int, said: str) -> None:
-    done = run(*args, SPARKSERVE_STATE=str(tmp_path))
+    done = run(*args, SPARKSERVE_CACHE=str(tmp_path))
     assert done.returncode == code
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1

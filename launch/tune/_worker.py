@@ -1,4 +1,4 @@
-"""Time one candidate: `python -m smoke.tuning.worker < job.json`, one JSON line per finished measurement on stdout.
+"""Time one candidate: `python -m launch.tune._worker < job.json`, one JSON line per finished measurement on stdout.
 
 The job names a role (`copy`, `fp4`, `fp8`, `bf16`), an option of it, whether FlashInfer may autotune, and shapes with row
 counts. Layers are the engine's own (`ReplicatedLinear` with its ModelOpt methods), so weights are prepared and dispatched as
@@ -8,6 +8,8 @@ shape is reported and the next one tried; what hangs or kills the process is for
 Lines: {"ready": {...}} once, then {"id", "us": [..]} or {"id", "error"}.
 """
 
+# mypy: ignore-errors
+# Run by the engine's own interpreter, never imported by the command: it is the one module here that needs torch.
 from __future__ import annotations
 
 import contextlib
@@ -21,7 +23,7 @@ from typing import Any
 SAMPLES = 15
 COLD_BYTES = 256 << 20  # weights in rotation: well above the L2 of any card we know (SM120: 128 MB)
 COPY_BYTES = 1 << 30
-GRAPH_CALLS = 32  # upper bound of calls in one graph
+GRAPH_CALLS = 256  # upper bound of calls in one graph: weights of a megabyte and more are read cold
 
 
 def say(line: dict[str, Any]) -> None:
@@ -44,7 +46,7 @@ def main() -> int:
     torch.manual_seed(0)
     say({"ready": versions(torch, device)})
     if job["role"] == "copy":
-        attempt("copy", lambda: copy_samples(torch, device, job.get("copy_bytes", COPY_BYTES)))
+        attempt("copy/device", lambda: copy_samples(torch, device, job.get("copy_bytes", COPY_BYTES)))
         return 0
     try:
         build = builder(torch, job["role"], job["option"], device)
