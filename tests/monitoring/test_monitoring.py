@@ -108,6 +108,12 @@ def test_dashboard_has_what_grafana_needs():
     for p in d["panels"]:
         assert p["type"] in ("timeseries", "stat")
         assert p["targets"]
+        assert len({t["refId"] for t in p["targets"]}) == len(p["targets"]), p["title"]
+        assert p["datasource"]["uid"] == "${datasource}", p["title"]
+        # Bytes are shown as bytes and shares as percent; units are Grafana's own words.
+        exprs = " ".join(t["expr"] for t in p["targets"])
+        want = {"bytes"} if "_bytes" in exprs else {"percentunit"} if "usage" in exprs else {"short", "none"}
+        assert p["fieldConfig"]["defaults"]["unit"] in want, p["title"]
         assert all(t["datasource"]["uid"] == "${datasource}" for t in p["targets"])
         g = p["gridPos"]
         cells = {(x, y) for x in range(g["x"], g["x"] + g["w"]) for y in range(g["y"], g["y"] + g["h"])}
