@@ -50,7 +50,9 @@ def test_depths(s: Session) -> None:
 def test_prefix_cache(s: Session) -> None:
     """The same long prompt is taken from the prefix cache the second time"""
     s.need(not s.subject.engine.get("disable_radix_cache"), "the preset switches the prefix cache off")
-    length = min(2048, depths(s.profile, s.context, s.pool)[-1])
+    # A hybrid model's state is kept at multiples of 64 tokens, and a hit must leave one token to compute: of a prompt of
+    # exactly 2048 tokens nothing is taken (seen on an H200: 0 of 2048, 8128 of 8172, 24576 of 32768 in chunks of 8192).
+    length = min(2048, depths(s.profile, s.context, s.pool)[-1]) // 64 * 64 - 11
     p = s.prompt("prose", length, salt=900)
     load.one(s.engine, p, 4, s.profile.request_s)
     again = load.one(s.engine, p, 4, s.profile.request_s)

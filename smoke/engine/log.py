@@ -43,6 +43,7 @@ _AUTOTUNE_END = "FlashInfer autotune completed."
 # flashinfer/jit/core.py (0.7.2) and layers/deep_gemm_wrapper/compile_utils.py
 _JIT = re.compile(
     r"Building JIT module (\S+?);|Rebuilding JIT module (\S+?):|(Try DeepGEMM JIT Compiling[^\n]*)"
+    r"|Triton kernel '(\w+)' took [0-9.]+ s to compile after serving started"
 )
 
 # model_executor/model_runner.py, mem_cache/memory_pool.py, managers/scheduler.py

@@ -28,8 +28,10 @@ def write(report: Report, folder: Path) -> list[Path]:
 
 
 KEEP_BYTES = 256 * 1024  # of each boot's log: its first and its last half, as characters
+# `mask_token=` and `hf_chat_template_name` are no secrets; a hub token is hf_ and 34 letters and digits.
 _SECRETS = re.compile(
-    r"(?i)(api[-_]?key|token|password|secret)(['\"]?\s*[=:]\s*['\"]?)(?!None\b|\d+\b)[^\s'\",)]{6,}|hf_\w{16,}"
+    r"(?i)((?:^|[^a-z])(?:api[-_]?key|(?:hf|hub|auth|access|bearer)[-_]?token|password|secret))(['\"]?\s*[=:]\s*['\"]?)"
+    r"(?!None\b|\d+\b)[^\s'\",)]{6,}|\bhf_[A-Za-z0-9]{20,}"
 )
 
 

@@ -23,7 +23,7 @@ def facts(name: str) -> LogFacts:
 
 
 def test_0_5_23_dflash2() -> None:
-    f = facts("0.5.23-dflash2")
+    f = facts("0.5.23-dflash2-transcribed")
     assert [(g.role, g.phase, g.kind, g.backend, g.sizes) for g in f.graphs] == [
         ("target", "verify", "CUDA graph", "full", (1, 2, 4, 8)),
         ("draft", "verify", "CUDA graph", "full", (1, 2, 4, 8)),
@@ -42,6 +42,56 @@ def test_0_5_23_dflash2() -> None:
     assert (f.decodes[0].running, f.decodes[0].accept_length, f.decodes[0].graph) == (1, 4.73, True)
     assert f.decodes[0].throughput == 61.2
     assert (f.ready, f.tracebacks) == (1, 0)
+
+
+def test_0_5_23_recorded_on_an_h200() -> None:
+    f = facts("0.5.23-h200-dflash2-recorded")
+    assert [(g.role, g.phase, g.kind, g.backend, g.sizes) for g in f.graphs] == [
+        ("target", "verify", "CUDA graph", "full", (1, 2, 3, 4, 5, 6, 7, 8)),
+        ("draft", "verify", "CUDA graph", "full", (1, 2, 3, 4, 5, 6, 7, 8)),
+    ]
+    assert (f.graphs[1].seconds, f.graphs[1].gigabytes, f.graphs_unfinished) == (20.65, 3.77, [])
+    assert (f.selector_folded, f.selector_sampling, f.head_folded, f.eager_reason) == (True, True, None, None)
+    assert (f.draft_model, f.draft_attention, f.block_size) == ("DFlash2DraftModel", "flashinfer", 8)
+    assert (f.fused_kv, f.fallbacks, f.autotune) == (True, [], None)
+    assert f.compiled == ["_fwd_kernel"]
+    assert (f.head_method, f.head_dtype, f.head_bytes) == (
+        "ModelOptFp4LinearMethod",
+        "int32",
+        294934,
+    )  # Marlin's layout
+    assert (f.kv_dtype, f.kv_tokens, f.mamba_slots) == ("float8_e4m3fn", 300000, 96)
+    assert (f.pool_tokens, f.running_limit, f.context_length) == (300000, 8, 32768)
+    assert (f.model_class, f.weight_seconds, f.weight_gigabytes) == (
+        "Qwen3_5ForConditionalGeneration",
+        13.53,
+        0.69,
+    )
+    assert f.quantization == "quant=modelopt_mixed, quant_algo=MIXED_PRECISION"
+    assert (f.timings["target_verify"], f.timings["draft_decode"], f.timings["tokenizer_e2e"]) == (
+        316.49,
+        20.65,
+        388.35,
+    )
+    assert [(d.running, d.accept_length, d.graph) for d in f.decodes][:2] == [
+        (1, 7.78, True),
+        (1, 6.97, True),
+    ]
+    assert (f.ready, f.tracebacks) == (1, 0)
+
+
+def test_0_5_23_dflash1_recorded_on_an_h200() -> None:
+    f = facts("0.5.23-h200-dflash1-recorded")
+    assert (f.head_folded, f.selector_folded, f.eager_reason) == (True, None, None)
+    assert (f.draft_model, f.block_size) == ("DFlashDraftModel", 16)
+    assert [(g.role, g.phase) for g in f.graphs] == [("target", "verify"), ("draft", "verify")]
+
+
+def test_0_5_23_without_a_draft_recorded_on_an_h200() -> None:
+    f = facts("0.5.23-h200-nodraft-recorded")
+    assert [(g.role, g.phase, g.sizes) for g in f.graphs] == [("target", "decode", (1, 2, 4, 8))]
+    assert (f.draft_model, f.selector_folded, f.fused_kv) == (None, None, None)
+    assert all(d.graph and d.accept_length is None for d in f.decodes)
 
 
 def test_0_5_21_dflash1_kept_eager() -> None:
