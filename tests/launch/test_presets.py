@@ -108,9 +108,9 @@ def test_published_ratios_come_out_of_the_rule() -> None:
 
 
 def test_a_ratio_that_cannot_be_computed_names_what_is_missing() -> None:
-    resolved = resolve(
-        REGISTRY.load("nvidia-qwen3.6-35b-a3b-nvfp4"), "gb10-128", {"mamba_full_memory_ratio": COMPUTED}
-    )
+    preset = REGISTRY.load("nvidia-qwen3.6-35b-a3b-nvfp4")
+    preset = preset.model_copy(update={"target": preset.target.model_copy(update={"geometry": None})})
+    resolved = resolve(preset, "gb10-128", {"mamba_full_memory_ratio": COMPUTED})
     with pytest.raises(ConfigError, match=r"target\.geometry, mamba_ssm_dtype"):
         computed(resolved)
     with pytest.raises(ConfigError, match="compute it before argv"):
