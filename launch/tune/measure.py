@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
-from launch.errors import CheckFailed
+from launch.errors import EngineFailed
 from launch.tune.work import Item
 
 FAILURES = 2  # of one candidate's processes, before it is given up
@@ -152,7 +152,7 @@ def _take(line: str, left: dict[str, Item], keep: Keep, out: Outcome) -> None:
     if "ready" in said:
         out.device = said["ready"]
     elif "id" not in said and "error" in said:
-        raise CheckFailed(f"the worker cannot measure: {said['error']}")
+        raise EngineFailed(f"the worker cannot measure: {said['error']}")
     elif said.get("id") in left:
         del left[said["id"]]
         if said.get("us"):

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.errors import CheckFailed
+from launch.errors import EngineFailed
 from launch.tune import profile, run
 from launch.tune.measure import Limits, Outcome, measure
 from tests.tune.recorded import GEMMS, items, preset
 
+pytestmark = pytest.mark.suite
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(__file__).with_name("fake_worker.py")
 KEY = profile.Key(gpu="GB10", capability="12.1", driver="580.95", packages={"sglang": "0.5.23"})
@@ -94,7 +95,7 @@ def test_after_a_kill_nothing_is_measured_twice(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_finds_no_gpu_ends_it_with_one_line(tmp_path: Path) -> None:
-    with pytest.raises(CheckFailed, match="PyTorch finds no GPU"):
+    with pytest.raises(EngineFailed, match="PyTorch finds no GPU"):
         go(tmp_path, "no-gpu", {})
 
 
