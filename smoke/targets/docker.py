@@ -51,7 +51,7 @@ def options(preset: str, run: Run, port: int, boot: Boot) -> dict[str, Any]:
         key_file=run.key_file.resolve() if run.key_file else None,
         key_group=run.key_group,
         # --verbose: the engine's own log goes to the container's, where the checks read it.
-        arguments=("--verbose", *run.arguments),
+        arguments=("--verbose", "--no-profile", *run.arguments),
         environment=(*run.environment, *offline, *frozen),
         network="none" if boot.offline else run.network,
     )

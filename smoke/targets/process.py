@@ -51,7 +51,8 @@ Render = Callable[[Start], tuple[list[str], dict[str, str]]]
 def sparkserve(start: Start) -> tuple[list[str], dict[str, str]]:
     """(argv, environment additions) of a start. The only place that knows the words of `sparkserve serve`."""
     argv = [sys.executable, "-m", "launch", "serve", start.boot.control or start.preset]
-    argv += ["--port", str(start.port), "--log-file", str(start.log)]
+    # A report belongs to the preset as it is written, not to what `sparkserve tune` made of it on this machine.
+    argv += ["--no-profile", "--port", str(start.port), "--log-file", str(start.log)]
     argv += ["--machine", start.machine] if start.machine else []
     argv += ["--api-key-file", str(start.key_file)] if start.key_file else []
     env = {"PYTHONPATH": os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)}

@@ -179,7 +179,7 @@ RUNNING = {"Status": "running"}
 def test_docker_run_keeps_to_the_contract(tmp_path: Path) -> None:
     t, client = started(RUNNING, hub=tmp_path, mounts=("/a:/b",), arguments=("--machine", "gb10-128"))
     o = client.options
-    assert (o["image"], o["command"]) == ("img", ["preset", "--verbose", "--machine", "gb10-128"])
+    assert (o["image"], o["command"]) == ("img", ["preset", "--verbose", "--no-profile", "--machine", "gb10-128"])
     assert o["ports"] == {"30000/tcp": ("127.0.0.1", t.port)}  # loopback only
     assert t.url == f"http://127.0.0.1:{t.port}"
     assert (o["read_only"], o["cap_drop"]) == (True, ["ALL"])
@@ -197,7 +197,7 @@ def test_docker_without_a_gpu_and_the_other_boots() -> None:
     t, client = started(RUNNING, gpu=False)
     assert "device_requests" not in client.options
     t.start(Boot(control="plain"))
-    assert client.options["command"] == ["plain", "--verbose"]
+    assert client.options["command"] == ["plain", "--verbose", "--no-profile"]
     t.start(Boot(offline=True))
     assert client.options["environment"]["HF_HUB_OFFLINE"] == "1"
     assert client.options["network_mode"] == "none"
