@@ -179,7 +179,10 @@ RUNNING = {"Status": "running"}
 def test_docker_run_keeps_to_the_contract(tmp_path: Path) -> None:
     t, client = started(RUNNING, hub=tmp_path, mounts=("/a:/b",), arguments=("--machine", "gb10-128"))
     o = client.options
-    assert (o["image"], o["command"]) == ("img", ["preset", "--verbose", "--no-profile", "--machine", "gb10-128"])
+    assert (o["image"], o["command"]) == (
+        "img",
+        ["preset", "--verbose", "--no-profile", "--machine", "gb10-128"],
+    )
     assert o["ports"] == {"30000/tcp": ("127.0.0.1", t.port)}  # loopback only
     assert t.url == f"http://127.0.0.1:{t.port}"
     assert (o["read_only"], o["cap_drop"]) == (True, ["ALL"])
