@@ -24,6 +24,12 @@ from smoke import errors
 ROOT = Path(__file__).resolve().parents[1]
 # SGLang takes its distributed port from the 1000 above its own, so two servers need more than that between them.
 PORT_STEP = 1500
+# SGLang puts Triton's cache and others into its own folder unless they are told another; its own kernels lie beside them.
+COPIED = (
+    ("SGLANG_CACHE_DIR", ".cache/sglang"),
+    ("SGLANG_JIT_CACHE_DIR", ".cache/sglang/jit"),
+    ("TRITON_CACHE_DIR", None),
+)
 GRACE_S = 40.0  # for stopping the engine and drawing the plots
 
 
@@ -64,8 +70,8 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="sparkserve-several-", ignore_cleanup_errors=True) as scratch:
         try:
             for i, preset in enumerate(a.presets):
-                kernels = triton_cache(Path(scratch) / preset)
-                runs.append(_start(preset, a, a.base_port + i * PORT_STEP, kernels, rest))
+                caches = own_caches(Path(scratch) / preset)
+                runs.append(_start(preset, a, a.base_port + i * PORT_STEP, caches, rest))
             _wait(runs, a.time_limit + GRACE_S)
         except KeyboardInterrupt:
             return errors.INTERRUPTED
@@ -76,18 +82,24 @@ def main(argv: list[str]) -> int:
     return errors.OK if all(r.proc.returncode == 0 for r in runs) else errors.NOT_GOOD
 
 
-def triton_cache(folder: Path) -> Path:
-    """A Triton cache of one run's own, begun with what this machine's holds.
+def own_caches(folder: Path) -> dict[str, str]:
+    """Kernel caches of one run's own, begun with what this machine's hold: environment variable to folder.
 
     In a common one a neighbour's kernel would look as if the second boot had compiled it.
     """
-    common = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
-    with contextlib.suppress(OSError, shutil.Error):  # a cache is only ever a gain
-        shutil.copytree(common, folder)
-    return folder
+    found = {}
+    for variable, default in COPIED:
+        if not os.environ.get(variable) and default is None:
+            continue
+        own = folder / variable.lower()
+        common = Path(os.environ.get(variable) or Path.home() / str(default))
+        with contextlib.suppress(OSError, shutil.Error):  # a cache is only ever a gain
+            shutil.copytree(common, own)
+        found[variable] = str(own)
+    return found
 
 
-def _start(preset: str, a: argparse.Namespace, port: int, kernels: Path, rest: list[str]) -> Run:
+def _start(preset: str, a: argparse.Namespace, port: int, caches: dict[str, str], rest: list[str]) -> Run:
     folder = a.out / preset
     folder.mkdir(parents=True, exist_ok=True)
     argv = [sys.executable, "-m", "smoke", preset, "--time-limit", f"{a.time_limit:g}", "--port", str(port)]
@@ -99,7 +111,7 @@ def _start(preset: str, a: argparse.Namespace, port: int, kernels: Path, rest: l
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(kernels)},
+            env={**os.environ, "PYTHONPATH": path, **caches},
             start_new_session=True,
         )
     return Run(preset, folder, proc)

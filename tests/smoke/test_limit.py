@@ -24,7 +24,7 @@ from smoke.profiles import QUICK
 from smoke.record import Recorder
 from smoke.report.write import redact, shorten, write_logs
 from smoke.session import Session
-from smoke.several import PORT_STEP, triton_cache
+from smoke.several import PORT_STEP, own_caches
 from smoke.several import main as several
 
 ROOT = Path(__file__).parents[2]
@@ -192,9 +192,14 @@ def test_each_run_begins_with_the_machine_s_kernels(tmp_path: Path, monkeypatch:
     (common / "abc").mkdir(parents=True)
     (common / "abc" / "k.cubin").write_text("x")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(common))
-    own = triton_cache(tmp_path / "own")
-    assert (own / "abc" / "k.cubin").read_text() == "x"
-    (own / "new.cubin").write_text("y")
+    for variable in ("SGLANG_CACHE_DIR", "SGLANG_JIT_CACHE_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path / "absent"))
+    own = own_caches(tmp_path / "own")
+    mine = Path(own["TRITON_CACHE_DIR"])
+    assert (mine / "abc" / "k.cubin").read_text() == "x"
+    (mine / "new.cubin").write_text("y")
     assert not (common / "new.cubin").exists()
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "absent"))
-    assert triton_cache(tmp_path / "other") == tmp_path / "other"
+    assert set(own) == {"TRITON_CACHE_DIR", "SGLANG_CACHE_DIR", "SGLANG_JIT_CACHE_DIR"}
+    assert len({*own.values(), str(common)}) == 4
+    monkeypatch.delenv("TRITON_CACHE_DIR")  # then the engine puts it under its own
+    assert set(own_caches(tmp_path / "more")) == {"SGLANG_CACHE_DIR", "SGLANG_JIT_CACHE_DIR"}
