@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from launch.errors import ConfigError
 from launch.flags import load_flags, render_flag
 from launch.preset import COMPUTED, Checkpoint
 from launch.resolve import Resolved
+
+DRAFT_OVERRIDES = "SGLANG_DRAFT_MODEL_OVERRIDE_ARGS"  # patch P04
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +107,25 @@ def argv(
     if preset.target.repo is not None:
         # Only what was pulled and verified is served; both revisions are pinned, so offline starts work.
         env["HF_HUB_OFFLINE"] = "1"
+    if (stretched := draft_limit(resolved)) is not None:
+        env.setdefault(DRAFT_OVERRIDES, stretched)
     if resolved.machine.name == "cpu":
         env["PYTHONPATH"] = str(places.cpu_engine)
     return Command(tuple(words), dict(sorted(env.items())), unset)
+
+
+def draft_limit(resolved: Resolved) -> str | None:
+    """JSON overrides a draft of its own needs beside a stretched target, or None.
+
+    The engine holds the draft to the served context and refuses one whose own limit is shorter (model_config.py
+    `_derive_context_length`). Only that limit is lifted: the draft's RoPE stays as it was trained.
+    """
+    draft, context = resolved.preset.draft, resolved.engine.get("context_length")
+    if draft is None or draft.in_target or not isinstance(context, int):
+        return None
+    if not resolved.engine.get("json_model_override_args"):
+        return None
+    return json.dumps({"max_position_embeddings": context}, separators=(",", ":"))
 
 
 def model_path(checkpoint: Checkpoint, places: Places) -> str:

@@ -18,7 +18,7 @@ from launch.errors import ConfigError, SparkError, UsageError
 from launch.flags import load_flags
 from launch.preset import COMPUTED, Preset, Status, json_schema
 from launch.registry import Registry, build
-from launch.render import Places, argv
+from launch.render import DRAFT_OVERRIDES, Places, argv
 from launch.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -304,3 +304,27 @@ def test_errors_of_the_package_carry_documented_exit_codes() -> None:
     from launch.errors import EXIT_CODES
 
     assert {c.exit_code for c in SparkError.__subclasses__()} <= set(EXIT_CODES)
+
+
+def test_a_stretched_target_lifts_its_drafts_limit_and_nothing_else() -> None:
+    """Without it the engine refuses the draft: 524,288 is more than the draft's own configuration allows."""
+    name = "qwen3.8-27b-nvfp4-dflash2-524k"
+
+    def env(preset: Preset, settings: dict[str, Any] | None = None) -> dict[str, str]:
+        resolved = computed(resolve(preset, preset.default_machine, settings or {}))
+        return dict(argv(resolved, PLACES).env)
+
+    stretched = REGISTRY.load(name)
+    assert json.loads(env(stretched)[DRAFT_OVERRIDES]) == {"max_position_embeddings": 524288}
+    assert json.loads(env(stretched, {"context_length": 400000})[DRAFT_OVERRIDES]) == {
+        "max_position_embeddings": 400000
+    }
+    own = stretched.model_copy(update={"env": {DRAFT_OVERRIDES: '{"max_position_embeddings":1000000}'}})
+    assert "1000000" in env(own)[DRAFT_OVERRIDES], "what a preset says itself stays"
+    assert DRAFT_OVERRIDES not in env(REGISTRY.load("qwen3.8-27b-nvfp4-dflash2"))
+    mtp = REGISTRY.load("qwen3.8-27b-nvfp4-mtp")
+    both = {
+        "context_length": 524288,
+        "json_model_override_args": stretched.engine["json_model_override_args"],
+    }
+    assert DRAFT_OVERRIDES not in env(mtp, both), "MTP layers take the target's overrides"
