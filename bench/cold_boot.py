@@ -261,6 +261,11 @@ def stop(server: subprocess.Popen[bytes]) -> None:
 
 def prepare(a: argparse.Namespace) -> int:
     recordings = a.work / "recorded"
+    if a.adopt:  # what was compiled elsewhere is not compiled again here
+        argv = [sys.executable, str(PREBUILD), "adopt", "--arch", a.arch, "--source", str(a.adopt)]
+        subprocess.run([*argv, "--jit", str(a.work / "build" / "jit")], check=True)
+        for preset in a.presets:
+            shutil.copytree(a.work / "build" / "jit", a.work / "record" / preset / "jit", dirs_exist_ok=True)
     hook = ROOT / "launch" / "hook"
 
     def one(job: tuple[str, int]) -> dict[str, Any]:
@@ -412,6 +417,7 @@ def main() -> int:
         p.add_argument("--set", action="append", default=[], help="KEY=VALUE for `sparkserve serve`")
         if name == "prepare":
             p.add_argument("--arch", required=True)
+            p.add_argument("--adopt", type=Path, help="a folder that docker/prebuild build filled elsewhere")
             p.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
             p.add_argument("--cuobjdump", default="cuobjdump")
         else:

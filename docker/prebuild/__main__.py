@@ -2,6 +2,7 @@
 
 `build`    compiles the listed modules; finished ones are kept in WORK, so that a second run goes on
 `install`  puts a built set where the engine looks: FlashInfer's data/aot, SGLang's JIT cache
+`adopt`    gives a set built elsewhere the keys of this machine's compilers
 `list`     what is listed for an architecture, and how that is known
 `record`   prints the folder to put on PYTHONPATH so that a boot writes what it asks for into SPARK_RECORD
 `merge`    makes a list of recordings, for `build --also`
@@ -132,6 +133,21 @@ def install(a: argparse.Namespace) -> int:
     return 0
 
 
+def adopt(a: argparse.Namespace) -> int:
+    import adopt as adopting
+
+    import build as engine_side
+
+    kernels = listing.load(a.list, *a.also)
+    modules = [m for m in kernels.of(a.arch) if m.kind == "sglang" and (not a.only or m.name in a.only)]
+    rows = adopting.adopt(
+        modules, a.source / "jit", a.jit, kernels.arch[a.arch].capability, engine_side.value
+    )
+    for row in rows:
+        say(f"{row['name'][:70]:70} {row['state']}")
+    return 0 if any(r["state"] in ("adopted", "kept") for r in rows) else 1
+
+
 def show(a: argparse.Namespace) -> int:
     for m in listing.load(a.list, *a.also).of(a.arch):
         say(f"{m.kind:10} {m.known:8} {m.name}\n{'':20}{m.seen}")
@@ -162,18 +178,19 @@ def main(argv: list[str] | None = None) -> int:
     for name, f in (
         ("build", build),
         ("install", install),
+        ("adopt", adopt),
         ("list", show),
         ("record", record),
         ("merge", merge),
     ):
         p = sub.add_parser(name)
         p.set_defaults(run=f)
-        if name in ("build", "list", "merge"):
+        if name in ("build", "adopt", "list", "merge"):
             p.add_argument(
                 "--list", type=Path, default=HERE.parent / "kernels.toml", help="default: docker/kernels.toml"
             )
             p.add_argument("--arch", required=True, help="12.0f, 12.1a or 9.0a")
-        if name in ("build", "list"):
+        if name in ("build", "adopt", "list"):
             p.add_argument("--also", type=Path, action="append", default=[], help="a list made by `merge`")
         if name == "build":
             p.add_argument("--work", type=Path, required=True, help="kept between runs")
@@ -184,6 +201,12 @@ def main(argv: list[str] | None = None) -> int:
             p.add_argument("--workers", type=int, default=1, help="SGLang modules side by side")
             p.add_argument("--seconds", type=float, default=1e9, help="begin no module after this")
             p.add_argument("--cuobjdump", default="cuobjdump")
+        if name == "adopt":
+            p.add_argument(
+                "--source", type=Path, required=True, help="a folder that `build` filled elsewhere"
+            )
+            p.add_argument("--jit", type=Path, required=True, help="SGLang's JIT cache here")
+            p.add_argument("--only", action="append", default=[], help="a module's name")
         if name == "install":
             p.add_argument("--out", type=Path, required=True, help="a folder that `build` filled")
             p.add_argument("--flashinfer", type=Path, help="the package's folder; default: the installed one")
