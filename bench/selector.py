@@ -87,13 +87,22 @@ def replay_ms(functions: list[Callable[[], Any]], repeats: int = 9) -> float:
     return statistics.median(times[2:])
 
 
-def copy_bandwidth() -> float:
-    """GB/s read plus written, copying 4 GiB."""
-    a = torch.zeros(1 << 29, dtype=torch.float64, device="cuda")
+def bandwidths() -> dict[str, float]:
+    """GB/s over 4 GiB buffers: copied (read plus written; the better of a kernel and a memcpy), and read alone."""
+    a = torch.zeros(1 << 30, dtype=torch.float32, device="cuda")
     b = torch.zeros_like(a)
     for _ in range(10):
-        b.copy_(a)
-    return 2 * 8 * a.numel() / replay_ms([lambda: b.copy_(a)] * 4) / 1e6
+        torch.mul(a, 1.0, out=b)
+    size = a.numel() * a.element_size()
+    kernel = replay_ms([lambda: torch.mul(a, 1.0, out=b), lambda: torch.mul(b, 1.0, out=a)] * 3)
+    memcpy = replay_ms([lambda: b.copy_(a), lambda: a.copy_(b)] * 3)
+    read = replay_ms([lambda: torch.amax(a), lambda: torch.amax(b)] * 3)
+    return {
+        "copy_gb_s": 2 * size / min(kernel, memcpy) / 1e6,
+        "copy_kernel_gb_s": 2 * size / kernel / 1e6,
+        "copy_memcpy_gb_s": 2 * size / memcpy / 1e6,
+        "read_gb_s": size / read / 1e6,
+    }
 
 
 def engine_top_k(which: str) -> Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]:
@@ -260,8 +269,11 @@ class Bench:
         print(line(result), flush=True)
 
     def run(self) -> None:
-        self.report["copy_gb_s"] = copy_bandwidth()
-        print(f"{self.report['device']}: copy {self.report['copy_gb_s']:.0f} GB/s, top-k {self.args.top_k}")
+        self.report.update(bandwidths())
+        print(
+            f"{self.report['device']}: copy {self.report['copy_gb_s']:.0f} GB/s (memcpy"
+            f" {self.report['copy_memcpy_gb_s']:.0f}), read {self.report['read_gb_s']:.0f}, top-k {self.args.top_k}"
+        )
         for kind in self.args.heads.split(","):
             torch.cuda.empty_cache()
             pairs = [

@@ -27,21 +27,23 @@ def module_from(path: Path) -> ModuleType:
 
 def _nvfp4(rows: int) -> list[tuple[int, ...]]:
     r = min(max(rows, 8), 64)
-    few = [(64, r, 256, 4, 3, 396), (64, r, 256, 4, 4, 396), (128, r, 256, 4, 3, 264)]
-    return (
-        few if rows <= 16 else [(64, r, 256, 4, 3, 264), (128, r, 128, 4, 4, 264), (256, r, 128, 8, 3, 132)]
-    )
+    if rows <= 16:
+        return [(64, r, 256, 4, 4, 396), (64, r, 256, 4, 3, 396), (128, r, 256, 4, 3, 264)]
+    return [(64, r, 256, 4, 3, 264), (128, r, 128, 4, 3, 264), (128, r, 128, 4, 4, 264)]
 
 
 def _dense(rows: int) -> list[tuple[int, ...]]:
-    r = min(max(rows, 8), 128)
-    few = [(64, r, 128, 4, 4, 264), (64, r, 64, 4, 5, 396)]
-    return few if rows <= 32 else [(64, min(r, 64), 64, 4, 4, 264), (128, r, 64, 4, 3, 132)]
+    r = min(max(rows, 8), 64)
+    if rows <= 32:
+        return [(64, r, 64, 4, 5, 396), (64, r, 128, 4, 4, 264)]
+    return [(128, r, 64, 4, 4, 264), (128, min(rows, 128), 64, 4, 3, 132)]
 
 
 def _fp8(rows: int) -> list[tuple[int, ...]]:
     r = min(max(rows, 8), 64)
-    return [(64, r, 128, 4, 4, 396), (128, r, 128, 4, 3, 132)]
+    if rows <= 32:
+        return [(64, r, 256, 4, 3, 396), (64, r, 128, 4, 4, 396)]
+    return [(128, r, 64, 4, 4, 264), (128, r, 128, 4, 3, 132)]
 
 
 # rows -> (block_n, block_r, block_k, warps, stages, programs)
