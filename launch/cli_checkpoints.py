@@ -153,33 +153,45 @@ def verify(
     cache: Cache = None,
     as_json: Json = False,
 ) -> None:
-    """Compare what is in the cache with the locks: every size, every sha256. No network. Exit 1 if not whole."""
+    """Compare what is here with the locks: every size, every sha256. No network. Exit 1 if not whole."""
     from launch.cli import print_json
     from launch.display import files_table
+    from launch.fixturefiles import verify_fixture
     from launch.hub import Hub, default_cache
+    from launch.paths import fixtures_dir
     from launch.pinned import best_lock, checkpoints, pinned_repo
     from launch.verify import verify_files
 
     hub = Hub(endpoint="", cache=(cache or default_cache()).absolute())
     out: list[dict[str, Any]] = []
-    whole = True
+    mends: list[str] = []
     for role, checkpoint in checkpoints(_preset(preset, usable=True)):
-        if checkpoint.repo is None:
-            typer.echo(f"{role}: {checkpoint.source} is a fixture; sparkserve fixtures checks it", err=True)
-            continue
-        repo = pinned_repo(role, checkpoint)
-        lock = best_lock(repo, checkpoint)
-        reports = verify_files(hub, repo, lock, rehash=not fast)
-        bad = [r for r in reports if r.state in ("missing", "wrong")]
-        whole = whole and bool(reports) and not bad
-        out.append({"role": role, "repo": repo.repo, "revision": repo.revision, "snapshot": str(hub.snapshot(repo)),
-                    "lock_partial": lock.partial, "files": [vars(r) for r in reports]})  # fmt: skip
+        if checkpoint.fixture is not None:
+            what, revision, snapshot, partial = (
+                checkpoint.source,
+                None,
+                fixtures_dir() / checkpoint.fixture,
+                False,
+            )
+            reports = verify_fixture(fixtures_dir(), checkpoint.fixture)
+            bad = [r for r in reports if r.state != "ok"]  # what the builder did not list is not its work
+        else:
+            repo = pinned_repo(role, checkpoint)
+            lock = best_lock(repo, checkpoint)
+            what, revision, snapshot, partial = str(repo), repo.revision, hub.snapshot(repo), lock.partial
+            reports = verify_files(hub, repo, lock, rehash=not fast)
+            bad = [r for r in reports if r.state in ("missing", "wrong")]
+        if bad or not reports:
+            mends.append(f"sparkserve {'fixtures build' if checkpoint.fixture else f'pull {preset}'}")
+        out.append({"role": role, "repo": checkpoint.source, "revision": revision, "snapshot": str(snapshot),
+                    "lock_partial": partial, "files": [vars(r) for r in reports]})  # fmt: skip
         if not as_json:
-            files_table(f"{role}: {repo}" + (" (partial lock)" if lock.partial else ""), reports)
+            files_table(f"{role}: {what}" + (" (partial lock)" if partial else ""), reports)
+    whole = not mends
     if as_json:
         print_json({"preset": preset, "ok": whole, "checkpoints": out})
     elif not whole:
-        typer.echo(f"not whole: run `sparkserve pull {preset}`", err=True)
+        typer.echo(f"not whole: run `{'` and `'.join(dict.fromkeys(mends))}`", err=True)
     if not whole:
         raise typer.Exit(1)
 

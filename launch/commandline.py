@@ -166,9 +166,14 @@ def tuned(
 
 
 def check_places(resolved: Resolved, where: Places) -> None:
-    """Raise ConfigError when something the command points at is not there yet, with the command that makes it."""
-    checkpoints = [resolved.preset.target, *([resolved.preset.draft] if resolved.preset.draft else [])]
-    for checkpoint in checkpoints:
+    """Refuse what the command points at and is not there, or a fixture whose bytes have changed.
+
+    Raises ConfigError with the command that makes it, CheckFailed with the file.
+    """
+    from launch.fixturefiles import ensure_fixture
+    from launch.pinned import checkpoints
+
+    for role, checkpoint in checkpoints(resolved.preset):
         if checkpoint.fixture is None:
             continue
         folder = where.fixtures / checkpoint.fixture
@@ -177,6 +182,7 @@ def check_places(resolved: Resolved, where: Places) -> None:
                 f"{folder}: the fixture checkpoint is not built; run `sparkserve fixtures build` "
                 "(or set SPARKSERVE_FIXTURES)"
             )
+        ensure_fixture(where.fixtures, role, checkpoint)
     if resolved.machine.name == "cpu" and not where.cpu_engine.is_dir():
         raise ConfigError(
             f"{where.cpu_engine}: the CPU engine is not there; set SPARKSERVE_CPU_ENGINE "
