@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import subprocess
@@ -102,26 +101,35 @@ def test_compose_file_says_what_the_sdk_says():
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
 
 
-def test_docker_compose_accepts_it(tmp_path):
-    docker = next(
-        (d for d in map(shutil.which, ("docker", "/usr/local/bin/docker")) if d and _composes(d)), None
-    )
-    if docker is None:
+@pytest.mark.parametrize("spec", [GPU, replace(GPU, gpu=False)], ids=["gpu", "cpu"])
+def test_compose_accepts_it(tmp_path, spec):
+    """Compose itself reads the file: Docker's plug-in, or Debian's docker-compose."""
+    client = _compose()
+    if client is None:
+        assert not os.environ.get("SPARKSERVE_REQUIRE_COMPOSE"), (
+            "no `docker compose` and no docker-compose here"
+        )
         pytest.skip("no `docker compose` here")
     file = tmp_path / "compose.yaml"
-    file.write_text(compose(GPU))
-    done = subprocess.run(
-        [docker, "compose", "-f", str(file), "config", "--format", "json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    file.write_text(compose(spec))
+    done = subprocess.run([*client, "-f", str(file), "config"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["services"]["server"]["read_only"] is True
+    read = yaml.safe_load(done.stdout)["services"]["server"]
+    assert read["read_only"] is True
+    assert read["cap_drop"] == ["ALL"]
+    assert read["command"] == sdk_options(spec)["command"]
+    file.write_text(compose(spec).replace("read_only: true", "read_only: [true]"))
+    assert subprocess.run([*client, "-f", str(file), "config"], capture_output=True, check=False).returncode
 
 
-def _composes(docker: str) -> bool:
-    return subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0
+def _compose() -> list[str] | None:
+    for client in (["docker", "compose"], ["/usr/local/bin/docker", "compose"], ["docker-compose"]):
+        if (
+            shutil.which(client[0])
+            and not subprocess.run([*client, "version"], capture_output=True, check=False).returncode
+        ):
+            return client
+    return None
 
 
 def test_unit_restarts_crashes_but_not_75_and_78():
