@@ -74,8 +74,8 @@ smoke: fixtures ## run the smoke suite: make smoke PRESET=… [TARGET=docker|pro
 image: env ## the container image for this machine's architecture (TARGET=cpu: the test variant, never published)
 	@$(PY) docker/image.py build --target $(if $(filter cpu,$(TARGET)),cpu,gpu)
 
-image-report: env ## compare the last image build with an earlier one: make image-report OLD=FILE
-	@$(PY) docker/image.py report $(or $(NEW),build/image-gpu-amd64.json) $(OLD)
+image-report: env ## the last image build against the last release's, layer by layer: make image-report [NEW=FILE OLD=FILE]
+	@$(PY) docker/image.py report $(NEW) $(OLD)
 
 bench: fixtures ## start-up and launcher overhead, side by side
 	@$(PY) bench/startup.py

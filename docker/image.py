@@ -2,7 +2,8 @@
 
 `build` finds a Docker CLI that can BuildKit (buildx, or Debian's own CLI with DOCKER_BUILDKIT=1), builds one architecture, and
 writes sizes, versions and seconds to `build/image-<target>-<arch>.json`. `report` compares such a file with an earlier one,
-layer by layer. Exit codes: 0 done, 69 no Docker engine, 70 the build failed, 78 the image is larger than it may be.
+layer by layer: by default the last build with the newest of its architecture in `evidence/`. Exit codes: 0 done, 69 no Docker
+engine, 70 the build failed, 78 the image is larger than it may be or a report is not there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 8_000_000_000  # bytes unpacked; peers ship 30 to 39 GB
+PACKED_LIMIT = 3_600_000_000  # bytes as `zstd -3` packs it
 DEFAULT_BASE = "debian:trixie-slim"
 CLIENTS = ("docker", "/usr/bin/docker", "/usr/local/bin/docker")
 
@@ -169,6 +171,23 @@ def compressed(tag: str) -> int:
     return total
 
 
+def too_large(found: dict[str, Any]) -> list[str]:
+    """One line per limit that a build passes; the packed size counts where it was measured."""
+    out = []
+    for key, limit, what in (("bytes", LIMIT, "unpacked"), ("zstd3_bytes", PACKED_LIMIT, "packed")):
+        if found.get(key, 0) > limit:
+            out.append(f"{found[key] / 1e9:.2f} GB {what}, more than {limit / 1e9:.1f} GB: see its layers")
+    return out
+
+
+def latest(folder: Path, architecture: str) -> Path:
+    """The newest kept report of an architecture, by the date in its name."""
+    found = sorted(folder.glob(f"image-{architecture}-*.json"))
+    if not found:
+        raise ImageError(78, f"no image-{architecture}-*.json in {folder}: name the report to compare with")
+    return found[-1]
+
+
 def compare(new: dict[str, Any], old: dict[str, Any]) -> list[str]:
     """One line per layer whose size differs, and the totals."""
     out = [f"total {new['bytes'] / 1e9:.2f} GB (before {old['bytes'] / 1e9:.2f} GB)"]
@@ -182,6 +201,21 @@ def compare(new: dict[str, Any], old: dict[str, Any]) -> list[str]:
     return out
 
 
+def report(new: Path | None, old: Path | None) -> int:
+    """Print how a build differs from an earlier one; 78 when it is too large."""
+    if new is None:
+        builds = sorted((ROOT / "build").glob("image-gpu-*.json"), key=lambda f: f.stat().st_mtime)
+        if not builds:
+            raise ImageError(78, "no build/image-gpu-*.json: run `make image` first or name a report")
+        new = builds[-1]
+    found = json.loads(new.read_text())
+    old = old or latest(ROOT / "evidence", found["architecture"])
+    print(f"{new} against {old}", *compare(found, json.loads(old.read_text())), sep="\n")
+    for line in too_large(found):
+        print(f"image: {line} in {new.name}", file=sys.stderr)
+    return 78 if too_large(found) else 0
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     sub = parser.add_subparsers(dest="command", required=True)
@@ -192,13 +226,12 @@ def main(argv: list[str] | None = None) -> int:
     b.add_argument("--compressed", action="store_true", help="measure the packed size too (minutes)")
     b.add_argument("--platform", choices=("linux/amd64", "linux/arm64"))
     r = sub.add_parser("report", help="compare two build reports")
-    r.add_argument("new", type=Path)
-    r.add_argument("old", type=Path)
+    r.add_argument("new", type=Path, nargs="?", help="default: the last build of the GPU image")
+    r.add_argument("old", type=Path, nargs="?", help="default: the newest of its architecture in evidence/")
     args = parser.parse_args(argv)
     try:
         if args.command == "report":
-            print("\n".join(compare(json.loads(args.new.read_text()), json.loads(args.old.read_text()))))
-            return 0
+            return report(args.new, args.old)
         found = build(args.target, args.base, args.tag, args.platform)
         if args.compressed:
             found["zstd3_bytes"] = compressed(args.tag)
@@ -213,10 +246,9 @@ def main(argv: list[str] | None = None) -> int:
     print(
         f"image: {found['tag']} {found['bytes'] / 1e9:.2f} GB in {found['seconds']} s ({out.relative_to(ROOT)})"
     )
-    if found["bytes"] > LIMIT:
-        print(f"image: larger than {LIMIT / 1e9:.0f} GB: see the layers in {out.name}", file=sys.stderr)
-        return 78
-    return 0
+    for line in too_large(found):
+        print(f"image: {line} in {out.name}", file=sys.stderr)
+    return 78 if too_large(found) else 0
 
 
 if __name__ == "__main__":

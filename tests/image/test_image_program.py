@@ -115,7 +115,7 @@ def test_failed_build_is_70_and_image_over_the_limit_is_78(image, cli, tmp_path,
     big = {"tag": "t", "bytes": image.LIMIT + 1, "seconds": 1, "architecture": "amd64", "layers": []}
     monkeypatch.setattr(image, "describe", lambda *_a: big)
     assert image.main(["build", "--base", "b@sha256:aa"]) == 78
-    assert "larger than 8 GB" in capsys.readouterr().err
+    assert "more than 8.0 GB" in capsys.readouterr().err
     assert json.loads((tmp_path / "build" / "image-gpu-amd64.json").read_text()) == big
 
 
@@ -156,3 +156,33 @@ def test_bake_file_builds_both_architectures_from_stages_and_arguments_there_are
     inherited = set(re.findall(r'inherits\s*=\s*\["(\w+)"\]', text))
     assert inherited <= named
     assert (ROOT / re.search(r'dockerfile = "([^"]+)"', text)[1]).is_file()
+
+
+def test_both_limits_are_enforced_and_named(image):
+    assert image.too_large({"bytes": image.LIMIT, "zstd3_bytes": image.PACKED_LIMIT}) == []
+    assert image.too_large({"bytes": 1}) == []
+    big = image.too_large({"bytes": 8_100_000_000, "zstd3_bytes": 3_700_000_000})
+    assert big == [
+        "8.10 GB unpacked, more than 8.0 GB: see its layers",
+        "3.70 GB packed, more than 3.6 GB: see its layers",
+    ]
+
+
+def test_report_takes_the_last_build_and_the_last_release(image, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(image, "ROOT", tmp_path)
+    (tmp_path / "build").mkdir()
+    (tmp_path / "evidence").mkdir()
+    assert image.main(["report"]) == 78
+    assert "make image" in capsys.readouterr().err
+    layer = {"made_by": "RUN wheels", "bytes": 7_000_000_000}
+    new = {"architecture": "arm64", "bytes": 8_500_000_000, "layers": [layer]}
+    (tmp_path / "build" / "image-gpu-arm64.json").write_text(json.dumps(new))
+    assert image.main(["report"]) == 78
+    assert "no image-arm64-" in capsys.readouterr().err
+    for day, size in (("2026-11-30", 1), ("2026-12-01", 6_900_000_000)):
+        old = {"architecture": "arm64", "bytes": size, "layers": [{**layer, "bytes": size}]}
+        (tmp_path / "evidence" / f"image-arm64-{day}.json").write_text(json.dumps(old))
+    assert image.main(["report"]) == 78
+    said = capsys.readouterr()
+    assert "was 6900.0 MB" in said.out
+    assert "8.50 GB unpacked" in said.err

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from launch.errors import UsageError
@@ -130,6 +130,7 @@ def test_what_is_no_command_line_is_refused(line: str) -> None:
     )
 )
 def test_a_secret_is_never_repeated(secret: str) -> None:
+    assume(secret not in START)
     for line in (f"{START}--api-key {shlex.quote(secret)}", f"{START}--admin-api-key={secret}"):
         report = lint(line)
         shown = json.dumps([[f.flag, f.text] for f in report.findings]) + report.command()
