@@ -27,7 +27,10 @@ class Limits:
     idle_s: float = 60.0
     comeback_s: float = 600.0
     poll_s: float = 0.05
-    soak_slope: float = 64e6  # bytes of host memory an hour that may go
+    soak_slope: float = 64e6  # bytes of memory an hour that may go
+    soak_least: float = (
+        256e6  # bytes that must have gone before it is called creep: caches warm up, and then stop
+    )
 
 
 @dataclass

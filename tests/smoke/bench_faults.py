@@ -19,7 +19,7 @@ from smoke.session import Limits, Session
 
 # Everything at least once, small enough to run a hundred times.
 TINY = Profile("soak", 2, (Load(1000, 128, 4),), 600, (64, 256, 900), 48, 4, 48, 20.0, 0.0)
-LIMITS = Limits(cancel_s=0.4, idle_s=5.0, comeback_s=0.6, poll_s=0.01, soak_slope=1e6)
+LIMITS = Limits(cancel_s=0.4, idle_s=5.0, comeback_s=0.6, poll_s=0.01, soak_slope=1e6, soak_least=1e6)
 DEADLINES = {"port": 5.0, "ready": 5.0, "tokens": 5.0}
 
 

@@ -75,6 +75,14 @@ def test_the_engine_s_own_growth_is_its_own() -> None:
     assert "the engine's own +300 MB" in check.problem
 
 
+def test_caches_that_warm_up_are_no_creep_and_let_nothing_pass() -> None:
+    """30 MB in three minutes are 600 MB an hour."""
+    minutes = [(h / 80, 64e9 - 600e6 * h / 80) for h, _ in series(0, 0)]
+    check = soaked(minutes)
+    assert (check.outcome, check.matters) == ("not run", True)
+    assert "caches that warm up" in check.reason
+
+
 def test_a_neighbour_s_growth_is_not_the_engine_s_and_lets_nothing_pass() -> None:
     check = soaked(series(-5e9, 50e6), own=0.0)
     assert (check.outcome, check.matters) == ("not run", True)
