@@ -16,6 +16,7 @@ from smoke.causes import explain
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docker" / "prebuild"))
 
+import adopt  # noqa: E402
 import inventory  # noqa: E402
 import kernels  # noqa: E402
 import recordings  # noqa: E402
@@ -271,3 +272,24 @@ def test_refused_compile_names_the_module(line, module):
         == f"{module} is neither prebuilt nor cached, and SPARK_NO_COMPILE forbids to compile it"
     )
     assert module in explain(1, "\n".join(log)).title
+
+
+# ---- a set built elsewhere -----------------------------------------------------------------------------------------
+
+
+def test_object_from_other_sources_is_not_adopted():
+    record = [["kernels", "csrc/a.cuh", "1"], ["sys", "include/x.h", "2"], ["kernels", "csrc/b.cuh", "3"]]
+    here = {"csrc/a.cuh": "1", "include/x.h": "another toolkit", "csrc/b.cuh": "3"}
+    assert adopt.differing(record, here) == []
+    assert adopt.differing(record, {**here, "csrc/b.cuh": "4"}) == ["csrc/b.cuh"]
+    assert adopt.differing(record, {"csrc/a.cuh": "1"}) == ["csrc/b.cuh"]
+
+
+def test_only_a_finished_build_is_taken_from_a_set(tmp_path):
+    module = tmp_path / "sm90a" / "m"
+    (module / "build-1" / ".staging-7").mkdir(parents=True)
+    (module / "build-1" / ".staging-7" / "m.so").write_bytes(b"half")
+    assert adopt.leaf_of(tmp_path, "m") is None
+    (module / "build-1" / "deps-2").mkdir()
+    (module / "build-1" / "deps-2" / "m.so").write_bytes(b"whole")
+    assert adopt.leaf_of(tmp_path, "m") == module / "build-1" / "deps-2"
