@@ -57,7 +57,7 @@ class Subject:
         one differs by 0.0006 and one whose state commits are dropped by 0.0066 (tests/smoke/mutants.py). A real model
         moves by far more when its state is wrong, and by more than a fixture when the batch shape changes.
         """
-        return 0.003 if self.planted else 0.05
+        return 0.004 if self.planted else 0.05
 
     @property
     def speculative(self) -> bool:
