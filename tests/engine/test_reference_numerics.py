@@ -7,10 +7,9 @@ import sys
 import pytest
 
 from smoke.cpu_engine.env import SHADOW
-from smoke.fixtures import gdn as fast
-from smoke.fixtures import nvfp4
+from tests.lazy import Lazy
 
-torch = pytest.importorskip("torch")
+torch, fast, nvfp4 = Lazy("torch"), Lazy("smoke.fixtures.gdn"), Lazy("smoke.fixtures.nvfp4")
 pytestmark = pytest.mark.engine
 
 

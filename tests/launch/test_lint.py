@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from launch import cli
 from launch.errors import UsageError
 from launch.flags import load_flags
 from launch.lint import Report, lint
 from launch.removed_flags import REMOVED
 
-ROOT = Path(__file__).resolve().parents[2]
 START = "python -m sglang.launch_server --model-path m "
 
 
@@ -148,18 +145,19 @@ def test_any_text_is_translated_or_refused(text: str) -> None:
     assert all(f.text for f in report.findings)
 
 
-def test_the_command(tmp_path: Path) -> None:
-    def run(line: str, *args: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "launch", "lint-flags", line, *args]
-        return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(line: str, *args: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as e:
+            cli.main(["lint-flags", line, *args])
+        return int(e.value.code or 0), capsys.readouterr().out
 
-    good = run(START + "--cuda-graph-max-bs 8")
-    assert good.returncode == 0
-    assert good.stdout.splitlines()[-1].endswith("--cuda-graph-max-bs-decode 8")
-    bad = run(START + "--nonsense", "--json")
-    assert bad.returncode == 1
-    assert json.loads(bad.stdout)["errors"] == 1
-    assert run("not a command").returncode == 2
-    flags_only = run("--tp 2 --nonsense", "--json")
-    assert flags_only.returncode == 1, flags_only.stderr
-    assert json.loads(flags_only.stdout)["argv"][-2:] == ["--tp-size", "2"]
+    code, out = run(START + "--cuda-graph-max-bs 8")
+    assert code == 0
+    assert out.splitlines()[-1].endswith("--cuda-graph-max-bs-decode 8")
+    code, out = run(START + "--nonsense", "--json")
+    assert code == 1
+    assert json.loads(out)["errors"] == 1
+    assert run("not a command")[0] == 2
+    code, out = run("--tp 2 --nonsense", "--json")
+    assert code == 1
+    assert json.loads(out)["argv"][-2:] == ["--tp-size", "2"]

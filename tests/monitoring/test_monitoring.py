@@ -53,6 +53,7 @@ def test_rules_and_config_are_valid():
     promtool("check", "config", "prometheus.yml")
 
 
+@pytest.mark.suite
 @needs_promtool
 def test_alerts_fire_when_they_should_and_not_before():
     assert "SUCCESS" in promtool("test", "rules", "rules_test.yml")

@@ -139,6 +139,7 @@ def test_a_series_that_behaves(mini: Mini, contracts: Path, capsys: pytest.Captu
     assert "every contract behaves" in out
 
 
+@pytest.mark.suite  # eight processes of pytest
 def test_each_way_of_misbehaving_is_found(
     mini: Mini, contracts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

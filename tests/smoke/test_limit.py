@@ -163,6 +163,7 @@ def test_several_names_a_preset_twice(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "named twice" in capsys.readouterr().err
 
 
+@pytest.mark.suite
 def test_several_runs_each_with_its_own_port_and_report(tmp_path: Path) -> None:
     """Two presets that do not exist: each run says so, and the command ends with 1."""
     argv = [

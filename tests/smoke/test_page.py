@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
-import matplotlib.image
 import numpy as np
 import pytest
 
@@ -21,9 +20,10 @@ from smoke.report.write import html
 from tests.smoke.test_report import report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="no Chromium on this machine (apt-get install chromium)"
-)
+pytestmark = [
+    pytest.mark.suite,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (apt-get install chromium)"),
+]
 
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
@@ -61,6 +61,8 @@ def shot(page: Path, tmp: Path, scheme: str, width: int) -> np.ndarray:
     dark = "0" if scheme == "dark" else "1"
     flags = (f"--window-size={width},3200", f"--blink-settings=preferredColorScheme={dark}")
     browser(page, tmp, *flags, f"--screenshot={out}")
+    import matplotlib.image
+
     return np.asarray(matplotlib.image.imread(out))[..., :3]
 
 
