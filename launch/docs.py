@@ -48,6 +48,7 @@ def page(presets: list[Preset]) -> str:
         "`sparkserve show NAME` prints the same in a terminal, `sparkserve serve NAME --print` the command line.",
         "Nothing here has been run on a GB10 or an SM120 card by us: a preset becomes `validated` only with a "
         "smoke report whose preset digest, image, revisions and hardware match.",
+        'Sources given as "facts 2.4" or "upstream-gaps B2" are the sections of that name in `docs/sources.md`.',
         "## Status",
         "\n".join(f"- `{status}`: {text}" for status, text in _STATUS.items()),
         "## Machine classes",

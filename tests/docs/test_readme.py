@@ -92,3 +92,34 @@ def test_the_first_command_gives_the_planted_answer():
 
 def _code(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", text) + console(text)
+
+
+def test_every_cited_fact_is_in_the_sources():
+    """A preset that says "facts 2.4" points at something a reader of this repository can open."""
+    sources = (ROOT / "docs" / "sources.md").read_text()
+    have = set(re.findall(r"^## facts ([\d.]+):", sources, re.M))
+    gaps = sources.split("\n## gaps", 1)[1]
+    files = [
+        f
+        for folder, kinds in {
+            "launch": ("*.toml", "*.json", "*.py"),
+            "docker": ("*.toml",),
+            "smoke": ("*.py",),
+        }.items()
+        for kind in kinds
+        for f in (ROOT / folder).rglob(kind)
+    ]
+    seen = 0
+    for f in files:
+        text = f.read_text()
+        for list_ in re.findall(r"\bfacts(?:\.md)? ((?:\d(?:\.\d)?)(?:(?:, | and )\d(?:\.\d)?)*)\b", text):
+            for number in re.findall(r"\d(?:\.\d)?", list_):
+                seen += 1
+                assert number in have, (
+                    f"{f.relative_to(ROOT)} cites facts {number}: not a section of docs/sources.md"
+                )
+        for section in re.findall(r"upstream-gaps ([A-Z]\d*)", text):
+            assert re.search(rf"^- \*\*[^*]*\b(?:{section}|{section[0]})\b[^*]*\*\*", gaps, re.M), (
+                f"{f.relative_to(ROOT)} cites upstream-gaps {section}"
+            )
+    assert seen > 40, "the citations are not written as this test reads them"
