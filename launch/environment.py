@@ -204,45 +204,16 @@ def install_locked(layout: Layout) -> None:
     run([*sync, layout.lock], layout, fail=fail)
 
 
-def base_pin(layout: Layout) -> tuple[str, str]:
-    """(version, sha256) of the released wheel for this interpreter, from patches/series.toml."""
-    import tomllib  # here, so that a Python before 3.11 is told what is wrong by `preflight`
-
-    base = tomllib.loads((layout.root / "patches" / "series.toml").read_text())["base"]
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    for name, sha in base["wheels"].items():
-        if f"-{tag}-" in name and name.endswith(f"{platform.machine()}.whl"):
-            return base["version"], sha
-    raise SetupError(BAD_CONFIG, f"patches/series.toml pins no wheel for {tag} {platform.machine()}")
-
-
 def fetch_base_wheel(layout: Layout) -> Path:
-    """The released wheel in build/wheels, by its pinned sha256."""
-    version, sha = base_pin(layout)
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    pattern = f"sglang-{version}-{tag}-*{platform.machine()}.whl"
-    for have in layout.wheels.glob(pattern):
-        if hashlib.sha256(have.read_bytes()).hexdigest() == sha:
-            return have
-        say(f"{have.name} does not have the pinned sha256: fetching it again")
-        have.unlink()
-    say(f"fetching sglang {version}")
-    pin = layout.wheels / "base.txt"
-    pin.write_text(f"sglang=={version} --hash=sha256:{sha}\n")
-    fail = SetupError(UNAVAILABLE, f"sglang {version} with sha256 {sha} could not be fetched (see above)")
-    fetch = [layout.python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    try:
-        run(
-            [*fetch, "--only-binary=:all:", "--require-hashes", "-d", layout.wheels, "-r", pin],
-            layout,
-            fail=fail,
-        )
-    finally:
-        pin.unlink()
-    found = next(layout.wheels.glob(pattern), None)
-    if found is None:
-        raise fail
-    return found
+    """The released wheel in build/wheels, by its pinned sha256: `python -m patches base` finds or fetches it."""
+    argv = [layout.python, "-m", "patches", "base", "-o", layout.wheels]
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [str(a) for a in argv], cwd=layout.root, env=env, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise SetupError(done.returncode, "the released sglang wheel could not be had (see above)")
+    return Path(done.stdout.strip())
 
 
 def install_engine(layout: Layout) -> None:

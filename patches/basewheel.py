@@ -56,6 +56,9 @@ def base_wheel(series: Series, directory: Path = WHEELS, *, any_platform: bool =
         return found
     name = pinned_name(series)
     sha = series.wheels[name]
+    if (damaged := directory / name).is_file():
+        got = wheelfile.sha256_file(damaged)
+        print(f"{damaged}: sha256 {got}, pinned is {sha}: fetching it again", file=sys.stderr)
     return fetch(series.version, directory, sha256=sha)
 
 

@@ -49,6 +49,10 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--tree", type=Path, metavar="DIR", help="unpack the patched files here instead")
     p.add_argument("--only", nargs="+", metavar="ID", help="only these patches (the version says so)")
     p.add_argument("--json", action="store_true")
+    p = add(
+        "base", _base_wheel, "find or fetch the pinned released wheel of this interpreter; print its path"
+    )
+    p.add_argument("-o", "--output", type=Path, metavar="DIR", default=basewheel.WHEELS, help="where it lies")
     p = add("verify", _verify, "is a wheel, environment or tree whole; exit 1 when not")
     p.add_argument("target", nargs="?", help="wheel, directory or python (default: this environment)")
     p.add_argument("--json", action="store_true")
@@ -146,6 +150,11 @@ def _apply(args: argparse.Namespace) -> int:
         _json({"output": str(target), "version": version, "patches": sorted(outcome.files)})
     else:
         print(target)
+    return 0
+
+
+def _base_wheel(args: argparse.Namespace) -> int:
+    print(basewheel.base_wheel(series.load(args.root), args.output))
     return 0
 
 

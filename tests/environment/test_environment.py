@@ -96,26 +96,14 @@ def test_full_disk_is_refused_before_anything_is_installed(layout, monkeypatch):
     assert e.value.code == env.CANNOT_WRITE
 
 
-def test_base_wheel_with_other_bytes_is_fetched_again(layout, monkeypatch):
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    name = f"sglang-0.5.23-{tag}-{tag}-manylinux_2_34_{env.platform.machine()}.whl"
-    good = env.hashlib.sha256(b"good").hexdigest()
-    (layout.root / "patches" / "series.toml").write_text(SERIES + f'"{name}" = "{good}"\n')
-    layout.wheels.mkdir(parents=True)
-    (layout.wheels / name).write_bytes(b"evil")
-    asked = []
-
-    def download(argv, _layout, **_kw):
-        asked.append([str(a) for a in argv])
-        assert f"--hash=sha256:{good}" in (layout.wheels / "base.txt").read_text()
-        (layout.wheels / name).write_bytes(b"good")
-        return 0
-
-    monkeypatch.setattr(env, "run", download)
-    assert env.fetch_base_wheel(layout).read_bytes() == b"good"
-    assert "--require-hashes" in asked[0]
-    env.fetch_base_wheel(layout)
-    assert len(asked) == 1, "a wheel with the pinned hash is not fetched again"
+def test_the_base_wheel_is_had_from_the_patch_tool(layout):
+    main = layout.root / "patches" / "__main__.py"
+    main.write_text("import sys; assert sys.argv[1:3] == ['base', '-o']; print(sys.argv[3] + '/x.whl')\n")
+    assert env.fetch_base_wheel(layout) == layout.wheels / "x.whl"
+    main.write_text("raise SystemExit(69)\n")
+    with pytest.raises(env.SetupError, match="wheel could not be had") as e:
+        env.fetch_base_wheel(layout)
+    assert e.value.code == env.UNAVAILABLE
 
 
 def test_second_build_of_a_whole_environment_does_nothing(layout, monkeypatch):
