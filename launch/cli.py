@@ -181,6 +181,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         if not hasattr(error, "format_message"):
             raise
         # typer's own usage errors
-        typer.echo(f"error: {error.format_message()} (sparkserve --help)", err=True)
+        where = getattr(getattr(error, "ctx", None), "command_path", "sparkserve")
+        typer.echo(f"error: {error.format_message()} ({where} --help)", err=True)
         raise SystemExit(UsageError.exit_code) from None
     raise SystemExit(code if isinstance(code, int) else 0)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from launch.container import Spec
 
 DEFAULT_IMAGE = "sparkserve:dev"
+KINDS = ("compose", "systemd")
 
 PresetArgument = Annotated[str, typer.Argument(help="Preset, as `sparkserve presets` lists them.")]
 Image = Annotated[str, typer.Option("--image", envvar="SPARKSERVE_IMAGE", help="Image, best by digest.")]
@@ -250,8 +251,18 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.
         typer.echo(f"{r['preset']}  {r['state']}  {r['health'] or '-'}  {r['image'][:19]}")
 
 
+def _kind(given: str) -> str:
+    """Checked as it is read: `render PRESET` must say that the kind is missing, not the preset."""
+    if given not in KINDS:
+        raise UsageError(
+            f"render {given!r}: say first what to print ({' or '.join(KINDS)}), then the preset: "
+            f"sparkserve render {KINDS[0]} PRESET"
+        )
+    return given
+
+
 def render(
-    kind: Annotated[str, typer.Argument(help="compose or systemd", metavar="KIND")],
+    kind: Annotated[str, typer.Argument(help=" or ".join(KINDS), metavar="KIND", callback=_kind)],
     preset: PresetArgument,
     image: Image = DEFAULT_IMAGE,
     port: Port = 30000,
@@ -266,13 +277,11 @@ def render(
     """Print a compose file or a systemd unit that runs a preset."""
     from launch.container import compose, systemd
 
-    kinds = {"compose": compose, "systemd": systemd}
-    if kind not in kinds:
-        raise UsageError(f"render {kind!r}: one of {', '.join(kinds)}")
+    program = dict(zip(KINDS, (compose, systemd), strict=True))[kind]
     wanted = replace(
         spec(preset, image, port, bind, hub, api_key_file, machine, env, network), metrics_port=metrics_port
     )
-    typer.echo(kinds[kind](wanted), nl=False)
+    typer.echo(program(wanted), nl=False)
 
 
 def provenance(

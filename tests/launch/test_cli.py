@@ -207,3 +207,26 @@ def test_every_command_is_documented() -> None:
         assert command.callback is not None
         name = command.name or command.callback.__name__
         assert f"`{name}" in page, name
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (
+            ["render", "tiny-w4a4-dflash2"],
+            "render 'tiny-w4a4-dflash2': say first what to print (compose or systemd)",
+        ),
+        (["render", "compos", "tiny-w4a4-dflash2"], "render 'compos': say first what to print"),
+        (["render", "compose"], "Missing argument 'preset'. (sparkserve render --help)"),
+        (["run", "--bogus", "x"], "No such option: --bogus (sparkserve run --help)"),
+    ],
+)
+def test_a_wrong_line_is_answered_by_the_command_it_was_for(
+    argv: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(argv)
+    assert e.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {line}")
+    assert err.count("\n") == 1
