@@ -92,12 +92,12 @@ def revision() -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
-def build(target: str, base: str, tag: str, platform: str | None) -> dict[str, Any]:
+def build(target: str, base: str, tag: str, platform: str | None, kernels: str = "none") -> dict[str, Any]:
     argv, env = client()
     argv += ["--file", "docker/Dockerfile", "--network", "host", "--progress", "plain", "--tag", tag]
     base = pinned(base)
     argv += ["--build-arg", f"BASE_IMAGE={base}", "--build-arg", f"BASE_DIGEST={digest(base)}"]
-    argv += ["--build-arg", f"TARGET={target}"]
+    argv += ["--build-arg", f"TARGET={target}", "--build-arg", f"KERNELS={kernels}"]
     argv += ["--build-arg", f"REVISION={revision()}", *secrets()]
     if platform:
         argv += ["--platform", platform]
@@ -224,6 +224,12 @@ def main(argv: list[str] | None = None) -> int:
     b.add_argument("--base", default=os.environ.get("BASE_IMAGE") or DEFAULT_BASE)
     b.add_argument("--tag", default="sparkserve:dev")
     b.add_argument("--compressed", action="store_true", help="measure the packed size too (minutes)")
+    b.add_argument(
+        "--kernels",
+        choices=("all", "none"),
+        default=os.environ.get("KERNELS") or "none",
+        help="all: prebuild docker/kernels.toml too, about an hour on two cores the first time (default: $KERNELS or none)",
+    )
     b.add_argument("--platform", choices=("linux/amd64", "linux/arm64"))
     r = sub.add_parser("report", help="compare two build reports")
     r.add_argument("new", type=Path, nargs="?", help="default: the last build of the GPU image")
@@ -232,7 +238,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if args.command == "report":
             return report(args.new, args.old)
-        found = build(args.target, args.base, args.tag, args.platform)
+        found = build(args.target, args.base, args.tag, args.platform, args.kernels)
         if args.compressed:
             found["zstd3_bytes"] = compressed(args.tag)
     except ImageError as e:
