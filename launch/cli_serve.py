@@ -109,7 +109,7 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
         def on_ready(seconds: float) -> None:
             if config is not None:
                 config.unlink(missing_ok=True)
-            verify_start(started.resolved, reservation, host, port, key)
+            verify_start(started.resolved, reservation, local_url(host, port), key, log)
             reservation.ready()
             typer.echo(
                 ready_text(host, port, model=model, seconds=seconds, key=key is not None, as_json=as_json)
@@ -136,27 +136,33 @@ def serve(  # noqa: PLR0917  typer reads the options from the signature
             reservation.release()
 
 
-def verify_start(resolved: Resolved, reservation: Reservation, host: str, port: int, key: str | None) -> None:
-    """Compare the engine's own figures with the plan. Raises NotAdmitted when it clamped in silence.
+def verify_start(resolved: Resolved, reservation: Reservation, url: str, key: str | None, log: Path) -> None:
+    """Compare the engine's own figures, and its log's, with the plan. Raises NotAdmitted when it clamped in silence.
 
     A start by --force is only told: the operator has already heard that it does not fit.
     """
     from launch.errors import NotAdmitted
-    from launch.realised import compare, fetch, read
+    from launch.realised import compare, fetch, read, with_log
 
-    info = fetch(local_url(host, port), key)
+    info = fetch(url, key)
     if info is None:
         typer.echo("verify: the engine does not answer /server_info; nothing was compared", err=True)
         return
-    seen, record = read(info), reservation.record
+    said = log.read_text(errors="replace") if log.is_file() else ""
+    seen, record = with_log(read(info), said), reservation.record
     errors, notes = compare(
         seen,
         resolved.engine,
         pool_tokens=record["pool_tokens"],
         running=record["running"],
+        slots=record["state_slots"],
         sized_by_plan=resolved.preset.target.fixture is None,
     )
-    record["realised"] = {"pool_tokens": seen.pool_tokens, "running": seen.running}
+    record["realised"] = {
+        "pool_tokens": seen.pool_tokens,
+        "running": seen.running,
+        "state_slots": seen.state_slots,
+    }
     for text in [*notes, *(errors if record["forced"] else [])]:
         typer.echo(f"verify: {text}", err=True)
     if errors and not record["forced"]:

@@ -6,9 +6,13 @@ the state slots run out. An operator who asked for eight streams must not find o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+# Only the log (mem_cache/memory_pool.py of 0.5.23) has the slots that were made: /server_info repeats what was asked for.
+_SLOTS = re.compile(r"Mamba Cache is allocated\. max_mamba_cache_size: (\d+)")
 
 # The plan meets published pools within 2 % (docs/memory.md); free memory differs between boots by a few GiB of 114.
 POOL_TOLERANCE = 0.10
@@ -41,6 +45,12 @@ def read(info: Mapping[str, Any]) -> Realised:
     )
 
 
+def with_log(seen: Realised, log: str) -> Realised:
+    """`seen` with the recurrent-state slots that the engine's log says it made, where it does."""
+    found = _SLOTS.findall(log)
+    return replace(seen, state_slots=int(found[-1])) if found else seen
+
+
 def _int(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -51,9 +61,10 @@ def compare(
     *,
     pool_tokens: int | None,
     running: int | None,
+    slots: int | None = None,
     sized_by_plan: bool,
 ) -> tuple[list[str], list[str]]:
-    """(errors, notes). `engine`: the preset's keys; `pool_tokens`, `running`: the plan's figures, None without a plan.
+    """(errors, notes). `engine`: the preset's keys; `pool_tokens`, `running`, `slots`: the plan's figures, None without a plan.
 
     `sized_by_plan`: the pool follows from the fraction, as in a real preset; a fixture is held to what it sets itself.
     """
@@ -69,9 +80,7 @@ def compare(
         errors.append(
             f"{seen.running} requests at once instead of {foreseen}: the engine clamped max_running_requests"
         )
-    slots = _int(engine.get("max_mamba_cache_size"))
-    if slots and seen.state_slots is not None and seen.state_slots < slots:
-        errors.append(f"{seen.state_slots} state slots instead of {slots}")
+    _slots(seen, engine, slots if sized_by_plan else None, errors, notes)
     context = _int(engine.get("context_length"))
     if context and seen.context is not None and seen.context < context:
         errors.append(f"context of {seen.context:,} tokens instead of {context:,}")
@@ -93,6 +102,21 @@ def _pool(
         )
     elif planned and seen.pool_tokens > planned * (1 + POOL_TOLERANCE):
         notes.append(f"the KV pool of {seen.pool_tokens:,} tokens is larger than the planned {planned:,}")
+
+
+def _slots(
+    seen: Realised, engine: Mapping[str, Any], planned: int | None, errors: list[str], notes: list[str]
+) -> None:
+    asked = _int(engine.get("max_mamba_cache_size"))
+    if seen.state_slots is None:
+        if planned or asked:
+            notes.append("the engine does not say how many state slots it made")
+    elif asked and seen.state_slots < asked:
+        errors.append(f"{seen.state_slots} state slots instead of {asked}")
+    elif planned and not asked and seen.state_slots < planned * (1 - POOL_TOLERANCE):
+        errors.append(
+            f"{seen.state_slots} state slots, more than {POOL_TOLERANCE:.0%} below the planned {planned}"
+        )
 
 
 def fetch(url: str, key: str | None) -> Mapping[str, Any] | None:

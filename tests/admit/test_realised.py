@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.realised import Realised, compare, read
+from launch.realised import Realised, compare, read, with_log
 
 INFO = {
     "max_running_requests": 8,
@@ -70,3 +70,46 @@ def test_what_is_not_said_is_a_note_not_a_pass_in_silence():
 def test_larger_than_planned_is_told():
     _, notes = check(Realised(800_000, 8), {})
     assert "larger than the planned" in notes[0]
+
+
+SLOTS = "[2026-12-01 03:59:47] Mamba Cache is allocated. max_mamba_cache_size: {}, conv_state size: 0.00GB, ssm_state"
+
+
+def test_slots_are_those_the_log_says_were_made():
+    """/server_info repeats the argument; the line is from an H200."""
+    asked = read({"internal_states": [{"max_mamba_cache_size": 96}]})
+    assert asked.state_slots == 96
+    assert with_log(asked, SLOTS.format(96)) == asked
+    assert with_log(asked, SLOTS.format(48)).state_slots == 48
+    assert with_log(asked, "no such line") == asked
+
+
+@pytest.mark.parametrize(
+    ("made", "engine", "real", "word"),
+    [
+        (392, {}, True, None),
+        (353, {}, True, None),  # within the tolerance
+        (352, {}, True, "352 state slots, more than 10% below the planned 392"),
+        (352, {}, False, None),  # a fixture is held to what it sets itself
+        (47, {"max_mamba_cache_size": 48}, True, "47 state slots instead of 48"),
+        (48, {"max_mamba_cache_size": 48}, True, None),  # what was asked for, whatever the plan says
+    ],
+)
+def test_clamped_slots(made, engine, real, word):
+    errors, _ = compare(
+        Realised(700_000, 8, state_slots=made),
+        engine,
+        pool_tokens=None,
+        running=None,
+        slots=392,
+        sized_by_plan=real,
+    )
+    assert bool(errors) is (word is not None)
+    assert word is None or word in errors[0]
+
+
+def test_slots_that_are_not_said_are_a_note():
+    _, notes = compare(
+        Realised(700_000, 8), {}, pool_tokens=None, running=None, slots=392, sized_by_plan=True
+    )
+    assert "how many state slots" in notes[0]
