@@ -1,8 +1,13 @@
-"""Real memory pressure: a hundred servers that allocate in random patterns, in a container with a memory limit."""
+"""Real memory pressure: a hundred servers that allocate in random patterns, in a container with a memory limit.
+
+Set SPARKSERVE_EVIDENCE to a folder to keep what was measured: pressure.json.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,7 +43,22 @@ def ran(client, image):
     finally:
         c.remove(force=True, v=True)
     assert code == 0, said[-3000:]
-    return json.loads(said.strip().splitlines()[-1])
+    found = json.loads(said.strip().splitlines()[-1])
+    if keep := os.environ.get("SPARKSERVE_EVIDENCE"):
+        counts = Counter(f"{row['phase']} ({row['reason'] or row['pattern']})" for row in found["rows"])
+        hardware = {
+            "cpus": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "container_limit_bytes": LIMIT,
+        }
+        kept = {
+            "program": "pytest tests/image/test_pressure.py",
+            "hardware": hardware,
+            "counts": counts,
+            **found,
+        }
+        (Path(keep) / "pressure.json").write_text(json.dumps(kept, indent=1) + "\n")
+    return found
 
 
 def test_every_seed_ran_and_ended_as_it_should(ran):
