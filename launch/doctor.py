@@ -217,6 +217,11 @@ def _oomd(e: Evidence) -> Check | None:
     if not names:
         return None
     text = f"{', '.join(names)} runs and kills by pressure, without a word in the engine's log"
+    if o := e.host.oomd:
+        text += (
+            f": units it watches above {o.pressure_percent:g} % pressure for {o.pressure_seconds:g} s, "
+            f"or with {o.swap_percent:g} % of memory and swap used"
+        )
     return Check(
         "other killers", Level.WARN, text, "if a server ends with SIGKILL, look into its journal first"
     )

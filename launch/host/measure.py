@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.host import procfs
-from launch.host.procfs import CgroupPaths, Earlyoom, Meminfo, Pressure
+from launch.host.procfs import CgroupPaths, Earlyoom, Meminfo, Oomd, Pressure
 
 DESKTOPS = frozenset(
     {"gnome-shell", "plasmashell", "Xorg", "Xwayland", "kwin_wayland", "kwin_x11", "mutter", "sway"}
@@ -59,6 +59,7 @@ class Host:
     cpu_flags: frozenset[str]
     killers: tuple[Process, ...] = ()
     earlyoom: Earlyoom | None = None
+    oomd: Oomd | None = None
     desktop: tuple[Process, ...] = ()
     kernel: str = ""
     problems: tuple[str, ...] = field(default=())
@@ -147,6 +148,15 @@ def shm(root: Path) -> tuple[int | None, int | None]:
     return st.f_frsize * st.f_blocks, st.f_frsize * (st.f_blocks - st.f_bfree)
 
 
+def oomd_files(root: Path) -> list[str]:
+    """systemd-oomd's settings in the order they count: the vendor's or the administrator's file, then drop-ins by name."""
+    main = read(root, "etc/systemd/oomd.conf") or read(root, "usr/lib/systemd/oomd.conf")
+    drops: dict[str, Path] = {}
+    for folder in ("usr/lib/systemd", "run/systemd", "etc/systemd"):
+        drops |= {f.name: f for f in (root / folder / "oomd.conf.d").glob("*.conf")}
+    return [main, *(read(root, str(drops[name].relative_to(root))) for name in sorted(drops))]
+
+
 def measure(root: Path = Path("/")) -> Host:
     """Read the machine below `root`."""
     problems = []
@@ -156,6 +166,7 @@ def measure(root: Path = Path("/")) -> Host:
     running = processes(root)
     killers = tuple(p for p, _ in running if p.name in KILLERS)
     early = next((procfs.parse_earlyoom(argv) for p, argv in running if p.name == "earlyoom"), None)
+    watched = any(p.name in ("systemd-oomd", "oomd") for p in killers)
     min_free_kib = procfs.parse_int(read(root, "proc/sys/vm/min_free_kbytes"))
     total, used = shm(root)
     return Host(
@@ -169,6 +180,7 @@ def measure(root: Path = Path("/")) -> Host:
         cpu_flags=frozenset(procfs.parse_cpu_flags(read(root, "proc/cpuinfo"))),
         killers=killers,
         earlyoom=early,
+        oomd=procfs.parse_oomd(oomd_files(root)) if watched else None,
         desktop=tuple(p for p, _ in running if p.name in DESKTOPS),
         kernel=read(root, "proc/sys/kernel/osrelease").strip(),
         problems=tuple(problems),

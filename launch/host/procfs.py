@@ -7,6 +7,7 @@ cgroup-v2.rst of the kernel.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 KIB = 1024
@@ -167,6 +168,32 @@ def parse_earlyoom(cmdline: list[str]) -> Earlyoom:
         else:
             swap = number
     return Earlyoom(percent if size is None else None, size, swap)
+
+
+@dataclass(frozen=True)
+class Oomd:
+    """When systemd-oomd kills a unit it watches: swap and memory used, and lasting memory pressure (percent, seconds)."""
+
+    swap_percent: float = 90.0
+    pressure_percent: float = 60.0
+    pressure_seconds: float = 30.0
+
+
+def parse_oomd(texts: Iterable[str]) -> Oomd:
+    """oomd.conf and its drop-ins in order, the last word counts (oomd.conf(5), whose defaults these are)."""
+    found: dict[str, float] = {}
+    names = {
+        "SwapUsedLimit": "swap_percent",
+        "DefaultMemoryPressureLimit": "pressure_percent",
+        "DefaultMemoryPressureDurationSec": "pressure_seconds",
+    }
+    for line in (line for text in texts for line in text.splitlines()):
+        key, _, value = (part.strip() for part in line.partition("="))
+        number = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(%|‰|‱|s|sec|min|m)?", value)
+        if key in names and number:
+            unit = {"‰": 0.1, "‱": 0.01, "min": 60.0, "m": 60.0}.get(number[2] or "", 1.0)
+            found[names[key]] = round(float(number[1]) * unit, 6)
+    return Oomd(**found)
 
 
 def _options(argv: list[str], letters: str) -> list[tuple[str, str]]:

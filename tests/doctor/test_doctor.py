@@ -11,7 +11,7 @@ from launch.cli import app
 from launch.doctor import Docker, Evidence, Level, diagnose
 from launch.doctor_gather import hub_state, parse_cuda, parse_docker
 from launch.host.measure import Process, measure
-from launch.host.procfs import Earlyoom
+from launch.host.procfs import Earlyoom, Oomd
 
 MACHINES = Path(__file__).resolve().parents[1] / "host" / "machines"
 GIB = 1 << 30
@@ -83,6 +83,12 @@ ILLS = [
     ),
     (host(earlyoom=Earlyoom(10.0, None, 10.0)), "earlyoom", "WARN", "kills below 12.2 GiB"),
     (host(killers=(Process(7, "systemd-oomd"),)), "other killers", "WARN", "systemd-oomd"),
+    (
+        host(killers=(Process(7, "systemd-oomd"),), oomd=Oomd(80.0, 60.0, 20.0)),
+        "other killers",
+        "WARN",
+        "60 % pressure for 20 s",
+    ),
     (
         host(memory=replace(HOST.memory, swap_total=8 * GIB, swap_free=8 * GIB)),
         "swap",

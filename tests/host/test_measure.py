@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.host.measure import measure
-from launch.host.procfs import Earlyoom, Pressure
+from launch.host.procfs import Earlyoom, Oomd, Pressure
 
 MACHINES = Path(__file__).parent / "machines"
 KIB = 1024
@@ -28,6 +28,7 @@ def test_gb10_with_desktop_and_earlyoom():
     assert h.earlyoom.floor_bytes(h.memory.total) == int(h.memory.total * 0.08)
     assert [(p.pid, p.name) for p in h.desktop] == [(1990, "Xorg"), (2201, "gnome-shell")]
     assert [p.name for p in h.killers] == ["earlyoom"]
+    assert h.oomd is None
     assert "asimd" in h.cpu_flags
     assert (h.shm_total, h.shm_used) == (65332621312, 1048576)
     assert h.kernel == "6.14.0-1015-nvidia"
@@ -81,6 +82,7 @@ def test_machine_deep_in_swap():
     assert h.pressure == {}
     assert h.cgroup is None
     assert [p.name for p in h.killers] == ["systemd-oomd"]
+    assert h.oomd == Oomd(swap_percent=80.0, pressure_percent=60.0, pressure_seconds=20.0)
     assert h.earlyoom is None
     assert h.min_free is None
 

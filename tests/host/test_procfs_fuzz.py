@@ -100,3 +100,26 @@ def test_earlyoom(argv):
 )
 def test_earlyoom_floor(argv, floor):
     assert procfs.parse_earlyoom(["/usr/bin/earlyoom", *argv]).floor_bytes(10000) == floor
+
+
+@given(st.lists(TEXT, max_size=3))
+@example(["SwapUsedLimit=900‰\nDefaultMemoryPressureDurationSec=2min"])
+@example(["SwapUsedLimit=٣%"])
+def test_oomd(texts):
+    found = procfs.parse_oomd(texts)
+    assert min(found.swap_percent, found.pressure_percent, found.pressure_seconds) >= 0
+    if "=" not in "".join(texts):
+        assert found == procfs.Oomd()
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("", procfs.Oomd(90.0, 60.0, 30.0)),
+        ("SwapUsedLimit=900‰\nDefaultMemoryPressureDurationSec=2min", procfs.Oomd(90.0, 60.0, 120.0)),
+        ("DefaultMemoryPressureLimit=4%\nDefaultMemoryPressureLimit=50%", procfs.Oomd(90.0, 50.0, 30.0)),
+        ("# SwapUsedLimit=5%\nOther=1%", procfs.Oomd()),
+    ],
+)
+def test_oomd_thresholds(text, want):
+    assert procfs.parse_oomd([text]) == want
