@@ -71,8 +71,8 @@ docs: env ## write the generated parts of README.md and docs/
 smoke: fixtures ## run the smoke suite: make smoke PRESET=… [TARGET=docker|process|url] [PROFILE=quick|full|soak]
 	@$(VENV)/bin/sparkserve smoke $(PRESET) --target $(TARGET) --profile $(PROFILE)
 
-image: env ## the container image for this machine's architecture (TARGET=cpu: the test variant, never published)
-	@$(PY) docker/image.py build --target $(if $(filter cpu,$(TARGET)),cpu,gpu)
+image: env ## the container image (TARGET=cpu: the test variant, never published; PLATFORM=linux/arm64: another architecture)
+	@$(PY) docker/image.py build --target $(if $(filter cpu,$(TARGET)),cpu,gpu) $(if $(PLATFORM),--platform $(PLATFORM))
 
 image-report: env ## the last image build against the last release's, layer by layer: make image-report [NEW=FILE OLD=FILE]
 	@$(PY) docker/image.py report $(NEW) $(OLD)

@@ -47,6 +47,7 @@ time.sleep(float(os.environ.get("MOCK_BOOT_S", "0")))
 busy = threading.Semaphore(64)
 stopping = threading.Event()
 connections = set()
+answered = []
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -83,7 +84,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.refused():
             return
         if self.path == "/metrics":
-            self.reply("sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\n", kind="text/plain")
+            self.reply(
+                f"sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\nmock:answered {len(answered)}\n",
+                kind="text/plain",
+            )
         elif self.path == "/v1/models":
             self.reply(json.dumps({"data": [{"id": "mock"}]}))
         else:
@@ -101,6 +105,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(
                 json.dumps({"text": "ok", "choices": [{"text": "ok"}], "usage": {"completion_tokens": 1}})
             )
+        answered.append(self.path)
         if MODE == "crash":
             threading.Timer(float(os.environ.get("MOCK_CRASH_S", "2")), lambda: os._exit(3)).start()
 
