@@ -329,7 +329,11 @@ def test_hub_checkpoints_are_served_offline_and_only_when_pulled(tmp_path: Path)
 
 
 def info(running: int) -> str:
-    state = {"effective_max_running_requests_per_dp": running, "memory_usage": {"token_capacity": 300_000}}
+    state = {
+        "effective_max_running_requests_per_dp": running,
+        "memory_usage": {"token_capacity": 300_000},
+        "max_mamba_cache_size": 96,
+    }
     return json.dumps({"internal_states": [state], "max_running_requests": running})
 
 
@@ -346,7 +350,7 @@ def test_note_of_a_start_lives_as_long_as_the_server(tmp_path):
     with serving(tmp_path, "serve", MOCK_INFO=info(8)) as server:
         assert "ready after" in server.until_ready()
         note = json.loads(next((tmp_path / "state" / "admission").glob("*.json")).read_text())
-        assert note["realised"] == {"pool_tokens": 300_000, "running": 8}
+        assert note["realised"] == {"pool_tokens": 300_000, "running": 8, "state_slots": 96}
         assert note["promised"] == 0
         server.process.terminate()
         code, _, err = server.end()
