@@ -36,7 +36,7 @@ test: test-env ## rings one and two: all that needs no GPU
 	@$(PYTEST) -m "not gpu"
 
 test-pure: test-env ## ring one: under a minute
-	@$(PYTEST) -n 4 --dist worksteal -m "not engine and not contract and not suite and not container and not gpu"
+	@$(PYTEST) -n 3 --dist worksteal -m "not engine and not contract and not suite and not container and not gpu"
 
 test-engine: test-env ## ring two, first half: the patched engine on the CPU, contracts on both wheels, every smoke check against its fault
 	@$(PYTEST) -m "(engine or contract or suite) and not gpu"

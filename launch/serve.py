@@ -25,6 +25,7 @@ from types import FrameType
 
 from launch import boot, compiling, paths
 from launch.errors import CannotWrite, ConfigError, EngineFailed, Interrupted, UsageError
+from launch.host.measure import measure
 from launch.render import Command
 
 TAIL_LINES = 25
@@ -121,7 +122,8 @@ def run(command: Command, options: Options, inherited: Mapping[str, str] | None 
     env["PYTHONUNBUFFERED"] = "1"
     env |= compiling.environment(
         env,
-        available_bytes=_available_bytes() * options.host_share,
+        # Nothing when it cannot be told, so that one compiler runs at a time.
+        available_bytes=(measure().available or 0) * options.host_share,
         cpus=len(os.sched_getaffinity(0)),
         hook=str(paths.hook_dir()),
     )
@@ -145,15 +147,6 @@ def run(command: Command, options: Options, inherited: Mapping[str, str] | None 
             # A second Ctrl-C means now.
             end_group(child, hurry=lambda: stop.count > 1)
             pump.join()
-
-
-def _available_bytes() -> int:
-    """MemAvailable; nothing when it cannot be read, so that one compiler runs at a time."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 0
 
 
 def _watch(child: subprocess.Popen[bytes], pump: _Pump, options: Options, stop: _Stop) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,26 +142,36 @@ def test_object_without_its_architecture_fails_the_build(found):
     inventory.check("page", {**found, "sm_121a": 1}, ("sm_121a",))
 
 
-@pytest.mark.skipif(
-    not (shutil.which("nvcc") and shutil.which("cuobjdump")), reason="needs nvcc and cuobjdump on PATH"
-)
-def test_inventory_of_an_object_compiled_here(tmp_path):
-    (tmp_path / "k.cu").write_text("__global__ void k() {}\n")
-    so = tmp_path / "k.so"
-    argv = [
-        "nvcc",
-        "-shared",
-        "-Xcompiler",
-        "-fPIC",
-        "-arch=sm_90a",
-        "-cudart",
-        "none",
-        "k.cu",
-        "-o",
-        str(so),
-    ]
-    subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True)
-    assert inventory.of(so) == {"sm_90a": 1}
+def tool(package: str, path: str) -> str:
+    """A CUDA program of a locked wheel, without importing the package."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return str(Path(next(iter(spec.submodule_search_locations))) / path)
+
+
+def test_inventory_of_machine_code_made_here(tmp_path):
+    """Two architectures in one container, from PTX: neither needs a host compiler."""
+    cuobjdump = tool("triton", "backends/nvidia/bin/cuobjdump")
+    images = []
+    for arch in ("90a", "120a"):
+        ptx = f".version 8.7\n.target sm_{arch}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
+        (tmp_path / f"{arch}.ptx").write_text(ptx)
+        made = [
+            tool("triton", "backends/nvidia/bin/ptxas"),
+            f"-arch=sm_{arch}",
+            f"{arch}.ptx",
+            "-o",
+            f"{arch}.cubin",
+        ]
+        subprocess.run(made, cwd=tmp_path, check=True)
+        images.append(f"--image3=kind=elf,sm={arch},file={arch}.cubin")
+    pack = [tool("nvidia", "cu13/bin/fatbinary"), "-64", "--create=k.fatbin", *images]
+    subprocess.run(pack, cwd=tmp_path, check=True)
+    assert inventory.of(tmp_path / "k.fatbin", cuobjdump) == {"sm_120a": 1, "sm_90a": 1}
+    (tmp_path / "nothing").write_bytes(b"\0" * 64)
+    with pytest.raises(inventory.InventoryError, match="nothing: "):
+        inventory.of(tmp_path / "nothing", cuobjdump)
 
 
 def test_missing_cuobjdump_is_said(tmp_path):
