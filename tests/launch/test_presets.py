@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from launch import docs, paths
 from launch.commandline import computed
 from launch.errors import ConfigError, SparkError, UsageError
 from launch.flags import load_flags
+from launch.lint import lint
 from launch.preset import COMPUTED, Preset, Status, json_schema
 from launch.registry import Registry, build
 from launch.render import DRAFT_OVERRIDES, Places, argv
@@ -63,6 +65,7 @@ def test_every_word_is_one_the_engine_parses(name: str, machine: str) -> None:
             assert not flags.by_name[word].deprecated
             seen.append(word)
     assert len(seen) == len(set(seen))
+    assert [f for f in lint(shlex.join(words)).findings if f.level == "error"] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
