@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -142,7 +143,7 @@ def verify_start(resolved: Resolved, reservation: Reservation, url: str, key: st
     A start by --force is only told: the operator has already heard that it does not fit.
     """
     from launch.errors import NotAdmitted
-    from launch.realised import compare, fetch, read, with_log
+    from launch.realised import compare, compare_free, fetch, read, with_log
 
     info = fetch(url, key)
     if info is None:
@@ -158,10 +159,14 @@ def verify_start(resolved: Resolved, reservation: Reservation, url: str, key: st
         slots=record["state_slots"],
         sized_by_plan=resolved.preset.target.fixture is None,
     )
+    free, floor = free_now(resolved)
+    short, told = compare_free(free, before=record["available"], need=record["promised"], floor=floor)
+    errors, notes = [*errors, *short], [*notes, *told]
     record["realised"] = {
         "pool_tokens": seen.pool_tokens,
         "running": seen.running,
         "state_slots": seen.state_slots,
+        "free_bytes": free,
     }
     for text in [*notes, *(errors if record["forced"] else [])]:
         typer.echo(f"verify: {text}", err=True)
@@ -170,6 +175,26 @@ def verify_start(resolved: Resolved, reservation: Reservation, url: str, key: st
             f"{resolved.slug} came up smaller than planned: {'; '.join(errors)}; "
             f"see `sparkserve plan {resolved.preset.name}` (--force serves it all the same)"
         )
+
+
+def free_now(resolved: Resolved) -> tuple[int | None, int | None]:
+    """(free bytes of the memory the plan is made for, the guard's floor in it): a discrete card's has no floor."""
+    from launch.admission import gpu_free
+    from launch.guard.policy import Limits, limits_from
+    from launch.host.measure import measure
+
+    if not (resolved.machine.unified or resolved.machine.name == "cpu"):
+        return gpu_free(os.environ), None
+    host = measure()
+    if host.memory is None:
+        return None, None
+    limit = host.cgroup.limit if host.cgroup else None
+    total = min(host.memory.total, limit or host.memory.total)
+    floor = Limits.default(total).floor
+    # A floor set higher is the guard's to enforce, with the reason it gives, and so is a bad value; one set lower counts.
+    with contextlib.suppress(ValueError):
+        floor = min(floor, limits_from(os.environ, total).floor)
+    return host.available, floor
 
 
 def host_share(resolved: Resolved) -> float:

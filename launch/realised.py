@@ -16,6 +16,9 @@ _SLOTS = re.compile(r"Mamba Cache is allocated\. max_mamba_cache_size: (\d+)")
 
 # The plan meets published pools within 2 % (docs/memory.md); free memory differs between boots by a few GiB of 114.
 POOL_TOLERANCE = 0.10
+# Of what the plan takes; workspaces and other programs move free memory by about as much as they move a pool.
+FREE_TOLERANCE = 0.10
+GIB = 1 << 30
 PAGE = 64  # the engine rounds a pool to whole pages, 64 tokens at most here
 
 
@@ -117,6 +120,28 @@ def _slots(
         errors.append(
             f"{seen.state_slots} state slots, more than {POOL_TOLERANCE:.0%} below the planned {planned}"
         )
+
+
+def compare_free(
+    seen: int | None, *, before: int | None, need: int, floor: int | None
+) -> tuple[list[str], list[str]]:
+    """(errors, notes) on the bytes free at ready. `before`: free when the start was judged; `need`: what the plan takes of
+    it; `floor`: below it the guard stops the server, None where no guard looks (a discrete card's memory)."""
+    if seen is None:
+        return [], ["free memory at ready cannot be read"] if need else []
+    if floor is not None and seen < floor:
+        return [
+            f"{seen / GIB:.1f} GiB of memory left at ready, below the guard's floor of {floor / GIB:.1f} GiB"
+        ], []
+    if before is None or not need:
+        return [], []
+    left = before - need
+    if seen < left - need * FREE_TOLERANCE:
+        return [], [
+            f"{seen / GIB:.1f} GiB of memory left at ready where the plan left {left / GIB:.1f} GiB: "
+            f"it or another program took more than planned"
+        ]
+    return [], []
 
 
 def fetch(url: str, key: str | None) -> Mapping[str, Any] | None:

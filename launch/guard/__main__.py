@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 import threading
@@ -18,7 +17,7 @@ from launch.guard.engine import HttpEngine
 from launch.guard.group import end, is_alive
 from launch.guard.liveness import Liveness, Pace
 from launch.guard.metrics import Endpoint
-from launch.guard.policy import Limits
+from launch.guard.policy import Limits, limits_from
 from launch.guard.sampler import Sampler
 from launch.guard.service import PROBE_EVERY_S, Service
 from launch.guard.state import Phase, State, load, save
@@ -39,17 +38,6 @@ def read_pid(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):
         return None
-
-
-def limits_from(environ: dict[str, str], total: int) -> Limits:
-    """The defaults for the machine; SPARK_FLOOR_BYTES moves the floor. ValueError names a bad value."""
-    limits = Limits.default(total)
-    raw = environ.get("SPARK_FLOOR_BYTES")
-    if raw is None:
-        return limits
-    if not re.fullmatch("[0-9]{1,18}", raw) or int(raw) >= total:
-        raise ValueError(f"SPARK_FLOOR_BYTES={raw}: give bytes below the machine's {total}")
-    return Limits(floor=int(raw))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -74,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     if host.cgroup is not None and host.cgroup.limit is not None:
         total = min(total, host.cgroup.limit)
     try:
-        limits = limits_from(dict(os.environ), total)
+        limits = limits_from(os.environ, total)
     except ValueError as e:
         say(f"guard: {e}")
         return 78

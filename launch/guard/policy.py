@@ -12,7 +12,9 @@ of four reasons:
 
 from __future__ import annotations
 
+import re
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 GIB = 1 << 30
@@ -37,6 +39,17 @@ class Limits:
         chunk takes hundreds of MiB between two samples, so half the floor trips at once.
         """
         return cls(floor=min(4 * GIB, max(512 * MIB, total * 3 // 100)))
+
+
+def limits_from(environ: Mapping[str, str], total: int) -> Limits:
+    """The defaults for the machine; SPARK_FLOOR_BYTES moves the floor. ValueError names a bad value."""
+    limits = Limits.default(total)
+    raw = environ.get("SPARK_FLOOR_BYTES")
+    if raw is None:
+        return limits
+    if not re.fullmatch("[0-9]{1,18}", raw) or int(raw) >= total:
+        raise ValueError(f"SPARK_FLOOR_BYTES={raw}: give bytes below the machine's {total}")
+    return Limits(floor=int(raw))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.realised import Realised, compare, read, with_log
+from launch.realised import GIB, Realised, compare, compare_free, read, with_log
 
 INFO = {
     "max_running_requests": 8,
@@ -113,3 +113,24 @@ def test_slots_that_are_not_said_are_a_note():
         Realised(700_000, 8), {}, pool_tokens=None, running=None, slots=392, sized_by_plan=True
     )
     assert "how many state slots" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("seen", "before", "need", "floor", "error", "note"),
+    [
+        (20, 100, 80, 4, None, None),
+        (13, 100, 80, 4, None, None),  # within a tenth of what it takes
+        (11, 100, 80, 4, None, "11.0 GiB of memory left at ready where the plan left 20.0 GiB"),
+        (3, 100, 80, 4, "3.0 GiB of memory left at ready, below the guard's floor of 4.0 GiB", None),
+        (3, 100, 80, None, None, "3.0 GiB of memory left at ready where"),  # a discrete card has no floor
+        (3, None, 0, None, None, None),  # not judged: nothing to compare with
+        (None, 100, 80, 4, None, "free memory at ready cannot be read"),
+        (None, None, 0, None, None, None),
+    ],
+)
+def test_free_memory_at_ready(seen, before, need, floor, error, note):
+    size = lambda n: None if n is None else n * GIB  # noqa: E731
+    errors, notes = compare_free(size(seen), before=size(before), need=need * GIB, floor=size(floor))
+    for found, word in ((errors, error), (notes, note)):
+        assert len(found) == (word is not None)
+        assert all(text.startswith(word) for text in found)
