@@ -67,6 +67,8 @@ CASES = [
     Case("qwen38-w4a4-bf16-head", "dflash2"),
     Case("qwen36-w4a16-vocab2000", "dflash2-vocab2000"),
     Case("qwen38-w4a4", "dflash2-nvfp4", quantization="modelopt_fp4"),
+    Case("qwen36-w4a16", "dflash2-nvfp4", quantization="modelopt_fp4"),
+    Case("qwen38-w4a4-fp8-head", "dflash2-nvfp4", quantization="modelopt_fp4"),
     Case("qwen38-w4a4", "dflash2-nvfp4-all", quantization="modelopt_fp4"),
     Case("qwen38-w4a4", "dflash-nvfp4", quantization="modelopt_fp4", accept=2.0, tokens=16, folded=GREEDY),
     Case("qwen38-w4a4", "dflash2-mixed", quantization="modelopt_mixed"),
