@@ -114,9 +114,35 @@ def test_failed_build_is_70_and_image_over_the_limit_is_78(image, cli, tmp_path,
     cli("exit 0")
     big = {"tag": "t", "bytes": image.LIMIT + 1, "seconds": 1, "architecture": "amd64", "layers": []}
     monkeypatch.setattr(image, "describe", lambda *_a: big)
-    assert image.main(["build", "--base", "b@sha256:aa"]) == 78
+    assert image.main(["build", "--no-compressed", "--base", "b@sha256:aa"]) == 78
     assert "more than 8.0 GB" in capsys.readouterr().err
     assert json.loads((tmp_path / "build" / "image-gpu-amd64.json").read_text()) == big
+
+
+@pytest.mark.parametrize(
+    ("argv", "zstd", "measured"),
+    [
+        ([], True, True),
+        ([], False, False),
+        (["--target", "cpu"], True, False),
+        (["--target", "cpu", "--compressed"], True, True),
+        (["--no-compressed"], True, False),
+    ],
+)
+def test_a_published_image_is_packed_to_hold_it_to_its_limit(
+    image, cli, tmp_path, monkeypatch, capsys, argv, zstd, measured
+):
+    monkeypatch.setattr(image, "ROOT", tmp_path)
+    cli("exit 0")
+    monkeypatch.setattr(image, "describe", lambda *_a: dict(small))
+    monkeypatch.setattr(image, "compressed", lambda _tag: image.PACKED_LIMIT + 1)
+    which = image.shutil.which
+    monkeypatch.setattr(
+        image.shutil, "which", lambda name: (zstd or None) and "/zstd" if name == "zstd" else which(name)
+    )
+    small = {"tag": "t", "bytes": 1, "seconds": 1, "architecture": "amd64", "layers": []}
+    assert image.main(["build", "--base", "b@sha256:aa", *argv]) == (78 if measured else 0)
+    assert ("packed, more than 3.6 GB" in capsys.readouterr().err) is measured
 
 
 # ---- Dockerfile and bake file --------------------------------------------------------------------------------------
