@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-_GB = r"([0-9.]+) GB"
+_GB = r"(-?[0-9.]+) GB"  # below zero where a neighbour on the card freed memory meanwhile
 
 # model_executor/model_runner_components/cuda_graph_setup.py: capture_prefill_graph, capture_decode_graph.
 # 0.5.19 and 0.5.21 print bs=[...] on the begin line, 0.5.23 on the end line.

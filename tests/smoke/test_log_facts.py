@@ -88,6 +88,16 @@ def test_0_5_23_dflash1_recorded_on_an_h200() -> None:
     assert [(g.role, g.phase) for g in f.graphs] == [("target", "verify"), ("draft", "verify")]
 
 
+def test_weights_are_known_where_a_neighbour_freed_memory_meanwhile() -> None:
+    """As an H200 shared by four engines wrote it, 2026-12-01."""
+    f = parse_log(
+        "[2026-12-01 13:31:49] Load weight end. elapsed=0.32 s, type=Qwen3_5ForConditionalGeneration,"
+        " quant=modelopt_mixed, quant_algo=MIXED_PRECISION, avail mem=137.62 GB, mem usage=-0.02 GB.\n"
+    )
+    assert (f.model_class, f.weight_seconds) == ("Qwen3_5ForConditionalGeneration", 0.32)
+    assert f.quantization == "quant=modelopt_mixed, quant_algo=MIXED_PRECISION"
+
+
 def test_0_5_23_without_a_draft_recorded_on_an_h200() -> None:
     f = facts("0.5.23-h200-nodraft-recorded")
     assert [(g.role, g.phase, g.sizes) for g in f.graphs] == [("target", "decode", (1, 2, 4, 8))]
