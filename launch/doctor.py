@@ -59,7 +59,7 @@ class Evidence:
     host: Host
     machine: str | None
     arch: str
-    docker: Docker
+    docker: Docker | None  # None: this runs in our container, where the host's Docker is out of reach
     gpu_names: tuple[str, ...] = ()
     driver: str | None = None
     cuda: tuple[int, int] | None = None
@@ -108,9 +108,8 @@ def _memory(e: Evidence) -> Check:
 
 def _driver(e: Evidence) -> Check:
     if not e.gpu_names:
-        return Check(
-            "driver", Level.WARN, "no NVIDIA GPU found: only fixtures can be served", "install the driver"
-        )
+        mend = "install the driver" if e.docker else "docker run --gpus all; on the host, install the driver"
+        return Check("driver", Level.WARN, "no NVIDIA GPU found: only fixtures can be served", mend)
     names = ", ".join(e.gpu_names)
     if e.driver is None or e.cuda is None:
         return Check(
@@ -171,8 +170,10 @@ def _cpu(e: Evidence) -> Check | None:
     return Check("CPU", Level.PASS, "AVX and AVX2")
 
 
-def _docker(e: Evidence) -> Check:
+def _docker(e: Evidence) -> Check | None:
     d = e.docker
+    if d is None:
+        return None
     if not d.installed:
         return Check(
             "docker", Level.WARN, "no docker command: `serve` works, `run` does not", "install Docker Engine"
@@ -185,7 +186,7 @@ def _docker(e: Evidence) -> Check:
 
 
 def _toolkit(e: Evidence) -> Check | None:
-    if not e.gpu_names or not e.docker.installed or e.docker.error:
+    if not e.gpu_names or e.docker is None or not e.docker.installed or e.docker.error:
         return None
     if "nvidia" in e.docker.runtimes or e.docker.cdi:
         return Check("container toolkit", Level.PASS, "Docker can hand out the GPU")

@@ -17,6 +17,7 @@ from launch.doctor import Docker, Evidence
 from launch.errors import ConfigError
 from launch.host.measure import measure
 from launch.hub import DEFAULT_ENDPOINT, default_cache, offline
+from launch.provenance import manifest_path
 
 SECONDS = 15
 
@@ -87,8 +88,8 @@ def gather(root: Path = Path("/")) -> Evidence:
         cuda = parse_cuda(ask(["nvidia-smi"])[1])
         query = ["nvidia-smi", "--query-compute-apps=process_name", "--format=csv,noheader"]
         others = tuple(Path(x.strip()).name for x in ask(query)[1].splitlines() if x.strip())
-    docker = Docker(False)
-    if shutil.which("docker"):
+    docker = None if manifest_path().exists() else Docker(False)
+    if docker and shutil.which("docker"):
         docker = parse_docker(*ask(["docker", "info", "--format", "{{json .}}"]))
     place = default_cache()
     while not place.exists() and place != place.parent:

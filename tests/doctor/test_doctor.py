@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from launch.cli import app
 from launch.doctor import Docker, Evidence, Level, diagnose
-from launch.doctor_gather import hub_state, parse_cuda, parse_docker
+from launch.doctor_gather import gather, hub_state, parse_cuda, parse_docker
 from launch.host.measure import Process, measure
 from launch.host.procfs import Earlyoom, Oomd
 
@@ -118,6 +118,21 @@ def test_each_ill_is_found_and_nothing_else(evidence, name, level, word):
     assert [(c.name, str(c.level)) for c in bad] == [(name, level)]
     assert word in bad[0].detail
     assert bad[0].mend
+
+
+def test_in_our_container_nothing_is_said_of_the_host_s_docker():
+    found = diagnose(replace(WELL, docker=None, gpu_names=()))
+    assert not {"docker", "container toolkit"} & {c.name for c in found}
+    assert next(c for c in found if c.name == "driver").mend.startswith("docker run --gpus all")
+
+
+def test_evidence_gathered_beside_a_manifest_leaves_docker_out(tmp_path, monkeypatch):
+    manifest = tmp_path / "manifest.json"
+    monkeypatch.setenv("SPARKSERVE_MANIFEST", str(manifest))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert gather().docker is not None
+    manifest.write_text("{}")
+    assert gather().docker is None
 
 
 def test_earlyoom_below_the_floor_is_well_and_the_mend_is_too():

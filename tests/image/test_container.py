@@ -49,6 +49,14 @@ class TestCommands:
         assert code == 0
         assert "sglang.launch_server" in said
 
+    def test_doctor_reports_on_the_machine_from_inside(self, client):
+        code, said = run_to_end(client, "doctor")
+        verdicts = [line.split()[0] for line in said.splitlines() if line.split()]
+        assert {"PASS", "WARN", "FAIL"} & set(verdicts)
+        assert code == (1 if "FAIL" in verdicts else 0), said
+        assert not re.search(r"^\w+ +docker ", said, re.M)  # the host's Docker is not ours to judge
+        assert "Traceback" not in said
+
     def test_unknown_preset_is_one_line_and_78(self, client):
         code, said = run_to_end(client, "tiny-w4a4-dflash3")
         assert code == 78
@@ -339,15 +347,33 @@ def test_json_lines_are_whole(start):
     assert all(set(r) == {"t", "line"} for r in rows)
 
 
-def test_real_engine_answers_the_planted_question(start):
-    box = start(mock=None).ready(600)
-    ask = (
-        "import httpx; b = {'model': 'x', 'messages': [{'role': 'user', 'content': 'Hi'}], 'temperature': 0, 'max_tokens': 32,"
-        " 'chat_template_kwargs': {'enable_thinking': False}}; "
-        "print(httpx.post('http://127.0.0.1:30000/v1/chat/completions', json=b, timeout=120)"
-        ".json()['choices'][0]['message']['content'])"
-    )
-    assert box.python(ask) == "Hello! How can I help you today?"
+PLANTED = (
+    "import httpx; b = {'model': 'x', 'messages': [{'role': 'user', 'content': 'Hi'}], 'temperature': 0, 'max_tokens': 32,"
+    " 'chat_template_kwargs': {'enable_thinking': False}}; "
+    "print(httpx.post('http://127.0.0.1:30000/v1/chat/completions', json=b, timeout=120)"
+    ".json()['choices'][0]['message']['content'])"
+)
+SCHEDULERS = (
+    "import os, signal\n"
+    "def words(p):\n"
+    "    try: return open(f'/proc/{p}/cmdline').read()\n"
+    "    except OSError: return ''\n"
+    "found = [int(p) for p in os.listdir('/proc') if p.isdigit() and words(p).startswith('sglang::scheduler')]\n"
+)
+
+
+def test_real_engine_answers_hangs_and_comes_back(start):
+    """The planted answer; then its scheduler is stopped, as a wedged GPU stops it, and all is mended without a hand."""
+    box = start(mock=None, env={"SPARK_PROBE_S": "2", "SPARK_HANG_S": "20"}).ready(600)
+    assert box.python(PLANTED) == "Hello! How can I help you today?"
+    before, phases = box.pid(), set()
+    assert box.python(SCHEDULERS + "[os.kill(p, signal.SIGSTOP) for p in found]; print(len(found))") == "1"
+    box.until(lambda: phases.add(box.phase()) or "the server hangs" in box.logs(), "hang noticed", 180)
+    box.until(lambda: phases.add(box.phase()) or box.pid() != before, "started again", 180)
+    assert "wedged" in phases
+    box.until(lambda: box.phase() == "ready", "ready again", 600)
+    assert box.python(PLANTED) == "Hello! How can I help you today?"
+    assert box.python(SCHEDULERS + "print(len(found))") == "1"
     box.c.stop(timeout=60)
     assert box.exit_code() == 0
 
