@@ -134,7 +134,9 @@ class Smoke(Model):
     accept_length: float | None = Field(default=None, ge=1, description="exact; planted fixtures only")
     chat_answer: str | None = Field(default=None, description="exact greedy answer; planted fixtures only")
     fast_path: list[
-        Literal["selector-in-graph", "quantized-head", "fp8-kv", "draft-graph", "target-graph"]
+        Literal[
+            "selector-in-graph", "head-in-graph", "quantized-head", "fp8-kv", "draft-graph", "target-graph"
+        ]
     ] = []
     control: Name | None = Field(default=None, description="the same target without a draft")
 

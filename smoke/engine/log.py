@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 _GB = r"(-?[0-9.]+) GB"  # below zero where a neighbour on the card freed memory meanwhile
@@ -134,6 +135,10 @@ class LogFacts:
     timings: dict[str, float] = field(default_factory=dict)  # seconds of the start, by the engine's names
     ready: int = 0  # how often the engine said it was ready: more than one is a restart
     tracebacks: int = 0
+
+    def folded(self, demanded: Collection[str]) -> bool | None:
+        """Whether what a preset's fast_path wants in the draft's graph is there (DFlash2's selector, DFlash1's head)."""
+        return self.selector_folded if "selector-in-graph" in demanded else self.head_folded
 
 
 def parse_log(text: str) -> LogFacts:

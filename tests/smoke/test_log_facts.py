@@ -88,6 +88,15 @@ def test_0_5_23_dflash1_recorded_on_an_h200() -> None:
     assert [(g.role, g.phase) for g in f.graphs] == [("target", "verify"), ("draft", "verify")]
 
 
+def test_what_a_preset_wants_in_the_draft_s_graph_is_told_by_draft_class() -> None:
+    first, second = facts("0.5.23-h200-dflash1-recorded"), facts("0.5.23-h200-dflash2-recorded")
+    assert first.folded(["head-in-graph", "target-graph"]) is True
+    assert second.folded(["head-in-graph"]) is None
+    assert second.folded(["selector-in-graph"]) is True
+    assert first.folded(["selector-in-graph"]) is None
+    assert facts("0.5.21-dflash1-eager-transcribed").folded(["head-in-graph"]) is False
+
+
 def test_weights_are_known_where_a_neighbour_freed_memory_meanwhile() -> None:
     """As an H200 shared by four engines wrote it, 2026-12-01."""
     f = parse_log(
