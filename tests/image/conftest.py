@@ -111,13 +111,25 @@ class Box:
             .strip()
         )
 
+    def read(self, path: str) -> str | None:
+        """A file inside, none of which is ever empty; None when it is not there."""
+        for _ in range(5):
+            done = self.c.exec_run(["cat", path])
+            if done.exit_code:
+                return None
+            if done.output:  # a busy Docker 20.10 now and then loses what a short exec prints
+                return str(done.output.decode())
+        raise AssertionError(f"{path} reads empty")
+
     def phase(self) -> str:
         """What the guard last wrote; cheaper to ask often than the health check, which starts a Python each time."""
-        done = self.c.exec_run(["cat", "/run/spark/state.json"])
-        return str(json.loads(done.output)["phase"]) if done.exit_code == 0 else "none"
+        text = self.read("/run/spark/state.json")
+        return str(json.loads(text)["phase"]) if text else "none"
 
     def pid(self) -> int:
-        return int(self.c.exec_run(["cat", "/run/spark/server.pid"]).output)
+        text = self.read("/run/spark/server.pid")
+        assert text, "no server.pid"
+        return int(text)
 
     def until(self, what: Callable[[], bool], why: str, seconds: float = 90) -> None:
         deadline = time.monotonic() + seconds
