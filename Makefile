@@ -33,7 +33,7 @@ demo: fixtures ## serve the fixture model, ask it one question, check the answer
 	@$(PY) -m smoke.demo
 
 test: test-env ## rings one and two: all that needs no GPU
-	@$(PYTEST) -n 2 --dist loadgroup -m "not gpu"
+	@$(PYTEST) -n 2 --dist loadscope -m "not gpu"
 
 test-pure: test-env ## ring one: under a minute
 	@$(PYTEST) -n 3 --dist worksteal -m "not engine and not contract and not suite and not container and not gpu"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -8,25 +9,31 @@ HEAVY = ("torch", "sglang", "transformers")
 MAY = ("engine", "contract", "gpu")  # markers of tests that import those
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell xdist (`--dist loadgroup`) what stays together: whatever shares a server, an image or an unpacked wheel.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadscope`: a folder of tests/ stays on one worker, for it shares servers, an image, unpacked wheels.
 
-    Containers and contracts are one group each, other tests of ring two a group per folder (engine) or file (suite).
-    Tests of ring one go anywhere.
+    The largest folders go first. xdist_group marks would say the same, but xdist 3.8 writes them to a field that pytest 9.2
+    no longer reads.
     """
-    for item in items:
-        if item.get_closest_marker("container"):
-            group = "container"
-        elif item.get_closest_marker("contract"):
-            group = "contract"
-        elif item.get_closest_marker("engine"):
-            group = f"engine-{item.path.parent.name}"
-        elif item.get_closest_marker("suite"):
-            group = f"suite-{item.path.parent.name}-{item.path.stem}"
-        else:
-            continue
-        item.add_marker(pytest.mark.xdist_group(group))
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid.partition("::")[0].rpartition("/")[0]
+
+    return ByFolder(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What every contract gave on both wheels; as properties of the tests the lines come through xdist."""
+    reports = [r for outcome in ("passed", "failed") for r in terminalreporter.stats.get(outcome, [])]
+    lines = [v for r in reports for name, v in getattr(r, "user_properties", ()) if name == "contract"]
+    if lines:
+        terminalreporter.section("contracts on the released and the patched wheel")
+        terminalreporter.write_line("\n".join(sorted(lines)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
