@@ -1,7 +1,7 @@
 """Start the server under supervisor: clear away what a killed predecessor left, note our pid, become `sparkserve serve`.
 
-The container runs one server. A process that is not init, supervisord or one of its children is a leftover of an
-earlier server (an orphaned scheduler keeps the GPU's memory), so it is killed before the next one starts.
+The container runs one server. A process that is not init, supervisord, one of its children or entered from outside is left
+of an earlier server (an orphaned scheduler keeps the GPU's memory), so it is killed before the next one starts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ RUN = Path(os.environ.get("SPARK_RUN", "/run/spark"))
 
 
 def leftovers(table: dict[int, tuple[int, int]], me: int, supervisord: int) -> set[int]:
-    """Processes of the container that belong to nobody living: all but init, supervisord, its children's trees and us."""
-    kept = {1, supervisord, me}
+    """Processes of the container that belong to nobody living: all but init, supervisord, its children's trees and us.
+
+    What `docker exec` and the health check start has no parent here (0), while an orphan has init: it is not the server's.
+    """
+    kept = {1, supervisord, me} | {p for p, (parent, _) in table.items() if parent == 0}
     grew = True
     while grew:
         more = {p for p, (parent, _) in table.items() if p not in kept and parent in kept and parent != 1}

@@ -183,9 +183,17 @@ def test_killed_child_brings_the_server_back_and_leaves_no_orphan(start):
 def test_kill_9_of_the_launcher_leaves_no_second_engine(start):
     box = start(env={"SPARK_PROBE_S": "1"}).ready()
     before = box.pid()
+    box.c.exec_run(
+        ["sleep", "600"], detach=True
+    )  # an operator's own: entered from outside, not left by the server
     box.python(f"import os; os.kill({before}, 9)")
     box.until(lambda: box.pid() != before and box.phase() == "ready", "back again")
     assert box.python(ASK % 0) == "200 ok"
+    sleeping = (
+        "import os; rows = (f'/proc/{p}/cmdline' for p in os.listdir('/proc') if p.isdigit());"
+        "print(sum(open(r).read().startswith('sleep') for r in rows))"
+    )
+    assert box.python(sleeping) == "1"
 
 
 def test_hang_is_found_by_a_real_generation_and_mended(start):

@@ -76,3 +76,20 @@ def test_lines_come_out_whole_and_as_json_when_asked(init, capfd):
         out = capfd.readouterr().out.splitlines()
         texts = [json.loads(s)["line"] for s in out] if as_json else out
         assert texts == ["one", "two", "\ufffdthree"]
+
+
+def test_leftovers_are_orphans_and_nothing_that_entered_from_outside():
+    spec = importlib.util.spec_from_file_location("docker_server", RT / "server.py")
+    server = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(server)
+    table = {
+        1: (0, 1),  # init
+        7: (1, 7),  # supervisord
+        8: (7, 8),  # the guard
+        9: (7, 9),  # us
+        20: (1, 20),  # an orphan of the server before, with a child
+        21: (20, 20),
+        30: (0, 30),  # docker exec, with a child
+        31: (30, 30),
+    }
+    assert server.leftovers(table, 9, 7) == {20, 21}
